@@ -17,6 +17,7 @@ from typing import Final, Literal
 
 import polars as pl
 
+from haiprof.common.printable import printable
 from haiprof.errors import HaiprofError
 from haiprof.sources import peek
 from haiprof.sources.kineto.columns import FAR
@@ -32,6 +33,7 @@ _BY_COLUMNS: Final[dict[Kind, frozenset[str]]] = {
 _HEADER: Final = re.compile(r"^(?:Start ?\(\w+\)|Time ?\(%\)),.*$", re.MULTILINE)
 _COLUMN: Final = re.compile(r"(?P<name>.*?) ?\((?P<unit>[\w/%]+)\)")
 #: How a table ends, if the file does not.
+_SAID: Final = 120
 _BLANK: Final = re.compile(r"\r?\n[ \t]*\r?\n")
 _NS: Final = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000, "sec": 1_000_000_000}
 _BYTES: Final = {
@@ -108,7 +110,7 @@ def read(file: Path) -> Iterator[Report]:
                 io.BytesIO(table.encode()), infer_schema=False, truncate_ragged_lines=True
             )
         except pl.exceptions.PolarsError as error:
-            said = (str(error).splitlines() or ["?"])[0]
+            said = printable((str(error).splitlines() or ["?"])[0])[:_SAID]
             raise HaiprofError(f"{file}: is not CSV: {said}: copy it again") from None
         names, units = _names(rows.columns)
         rows.columns = [f"{name} {n}" if names.index(name) < n else name

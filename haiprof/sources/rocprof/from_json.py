@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import polars as pl
 
+from haiprof.common.printable import printable
 from haiprof.errors import HaiprofError
 from haiprof.sources import peek
 from haiprof.sources.imports.imported import Imported
@@ -20,6 +21,8 @@ from haiprof.sources.rocprof.trace import AGENTS, CALLS, COPIES, DISPATCHES, Tra
 #: The member that all of it is in; each element is a process.
 TOOL: Final = "rocprofiler-sdk-tool"
 _GPU: Final = 2
+#: So much of what polars says of a damaged file is shown.
+_SAID: Final = 120
 _NUMBER: Final = pl.Int64()
 _HANDLE: Final = pl.Struct({"handle": _NUMBER})
 _SIZES: Final = pl.Struct(dict.fromkeys("xyz", _NUMBER))
@@ -120,7 +123,7 @@ def read(imported: Imported) -> Trace:
     try:
         processes = pl.read_json(io.BytesIO(content.encode()), schema=_SCHEMA)[TOOL].explode()
     except pl.exceptions.PolarsError as error:
-        said = (str(error).splitlines() or ["?"])[0]
+        said = printable((str(error).splitlines() or ["?"])[0])[:_SAID]
         raise HaiprofError(
             f"{path}: is cut off, or not what rocprofv3 writes ({said}): "
             "copy it again, or record again with --output-format json"

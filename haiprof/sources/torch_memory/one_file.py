@@ -152,6 +152,8 @@ def _table(content: bytes, columns: tuple[str, ...]) -> pl.DataFrame:
         has_header=False,
         schema=dict.fromkeys(columns, pl.Int64()),
         ignore_errors=True,
+        missing_columns="insert",
+        extra_columns="ignore",
         truncate_ragged_lines=True,
         quote_char=None,
     )

@@ -107,10 +107,15 @@ def test_what_it_cannot_contain_is_explained(tmp_path: Path) -> None:
 def test_rows_that_are_no_events_are_left_out_and_counted(tmp_path: Path) -> None:
     file = tmp_path / "memory.raw.json"
     rows: list[Any] = [[3, 1, 512, 7], [4, 9, 1, 1], [5, 1, 1, 8], [6, 1, "x", 1], [7, 1]]
+    rows.insert(1, [1, 2, 3, 4, 5, 6])
     rows += [[8, 1, 1 << 60, 1], [1 << 70, 1, 1, 1], [2, 2, 64, 0]]
     file.write_text(json.dumps(rows))
     run = Analyzer(file)
-    assert run.memory().curve.select("time", "allocated").rows() == [(2, 64), (3, 576)]
+    assert run.memory().curve.select("time", "allocated").rows() == [
+        (1, 3),
+        (2, 67),
+        (3, 579),
+    ]
     (problem,) = run.problems()
     assert problem.startswith(f"{file}: 6 rows that are not numbers, or out of range")
 
