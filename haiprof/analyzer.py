@@ -288,6 +288,7 @@ class Analyzer:
     read = _of_records(RecordedAnswers.read)
     read_gpu = _of_records(RecordedAnswers.read_gpu)
     gpu_instances = _of_records(RecordedAnswers.gpu_instances)
+    sql = _of_records(RecordedAnswers.sql)
 
     # -- of deep traces --------------------------------------------------------------------------
 

@@ -1,7 +1,4 @@
-"""The beginning of a file, by which a format without a name of its own is recognised.
-
-Tests: tests/sources/test_peek.py.
-"""
+"""The beginning of a file, by which a format without a name of its own is recognised."""
 
 from __future__ import annotations
 

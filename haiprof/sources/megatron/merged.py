@@ -4,8 +4,6 @@ Megatron's tools put aggregated timelines of several runs one after the other in
 looked at side by side. Each run is sorted by time, so another begins where the time falls back. A
 ``pid`` counts the stages of each replica in turn; the stages are those that events name, and the
 ``tid`` is the rank in the tensor group.
-
-Tests: tests/sources/megatron/test_merged.py.
 """
 
 from __future__ import annotations

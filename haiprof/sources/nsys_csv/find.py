@@ -2,8 +2,6 @@
 
 ``--output P`` names the files ``P_cuda_gpu_trace.csv``, …; what was printed may be in a file of any
 name, which is recognised by the names of columns.
-
-Tests: tests/sources/nsys_csv/test_find.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Imports the tables of ``nsys stats`` of one report: traces as rows, summaries as metrics.
-
-Tests: tests/sources/nsys_csv/test_one_run.py.
-"""
+"""Imports the tables of ``nsys stats`` of one report: traces as rows, summaries as metrics."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 rocprofv3 names its files ``<prefix>_results.json`` and ``<prefix>_kernel_trace.csv``, …; by default
 the prefix is the process's number, in a folder named after the host.
-
-Tests: tests/sources/rocprof/test_find.py.
 """
 
 from __future__ import annotations

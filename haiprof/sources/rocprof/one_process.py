@@ -1,7 +1,4 @@
-"""Imports what rocprofv3 wrote about one process.
-
-Tests: tests/sources/rocprof/test_one_process.py.
-"""
+"""Imports what rocprofv3 wrote about one process."""
 
 from __future__ import annotations
 

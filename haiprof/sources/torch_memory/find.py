@@ -2,8 +2,6 @@
 
 ``export_memory_timeline`` writes the allocator's events (``….raw.json.gz``), the curve of each
 category (``….json``, ``….json.gz``), or a picture of it (``….html``).
-
-Tests: tests/sources/torch_memory/test_find.py.
 """
 
 from __future__ import annotations

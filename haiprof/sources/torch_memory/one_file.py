@@ -2,8 +2,6 @@
 
 torch writes the bytes of each event with their sign, and a change of category as two events that
 cancel each other. What was allocated before the profiler began has no time: it stands at the first.
-
-Tests: tests/sources/torch_memory/test_one_file.py.
 """
 
 from __future__ import annotations

@@ -8,8 +8,6 @@ two streams counts twice. That sum is ``device`` here; ``busy`` is the right one
 stream, whoever launched it.
 
 Times are int64 ns.
-
-Tests: tests/views/trace/test_annotations.py.
 """
 
 from __future__ import annotations

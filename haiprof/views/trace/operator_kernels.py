@@ -8,8 +8,6 @@ fails on a launch of several kernels, or of none. Here the operator is the inner
 call on its own thread, of any namespace, and every call counts that launched something.
 
 Times are int64 ns.
-
-Tests: tests/views/trace/test_operator_kernels.py.
 """
 
 from __future__ import annotations
