@@ -74,7 +74,7 @@ def test_one_step_each_is_compared_and_chance_left_open(tmp_path: Path) -> None:
     traces.write(after / "r0.pt.trace.json", document)
     done = haiprof("compare", before, after, env={**os.environ, "COLUMNS": "200"})
     assert (done.returncode, done.stderr) == (0, "")
-    assert "rank 0: a step is 50 % slower: " in done.stdout
+    assert "rank 0: a step is 50 % longer: " in done.stdout
     assert "may be chance; trace at least two steps of each" in done.stdout
     row = next(line for line in done.stdout.splitlines() if "aten::mm" in line)
     assert "too few steps" in row
