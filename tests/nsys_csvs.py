@@ -44,6 +44,15 @@ TABLES = {
     ],
 }  # fmt: skip
 
+#: The same ranges as ``nvtx_gpu_proj_trace`` prints them, of the default domain.
+PROJECTED = (
+    "Name,Projected Start (ns),Projected Duration (ns),Orig Start (ns),Orig Duration (ns),Style,"
+    "PID,TID,NumGPUOps,Lvl,NumChild,RangeId,ParentId,RangeStack\n"
+    ":step 7,500,495,100,1900,PushPop,41,42,3,0,1,1,,:1\n"
+    ":aten::mm,500,200,350,100,PushPop,41,42,1,1,0,2,1,:1:2\n"
+    ":step 8,2600,100,2100,900,PushPop,41,42,1,0,1,3,,:3\n"
+)
+
 
 def write(folder: Path, *tables: str, report: str = "report1") -> Path:
     """Write tables, by default all, as ``--output`` does."""

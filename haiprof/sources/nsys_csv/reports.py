@@ -30,7 +30,11 @@ _BY_COLUMNS: Final[dict[Kind, frozenset[str]]] = {
     "nvtx": frozenset(("start", "duration", "name", "rangeid")),
     "sum": frozenset(("time", "total time")),
 }
-_HEADER: Final = re.compile(r"^(?:Start ?\(\w+\)|Time ?\(%\)),.*$", re.MULTILINE)
+_HEADER: Final = re.compile(
+    r"^(?:Start ?\(\w+\)|Time ?\(%\)|Name,Projected Start ?\(\w+\)),.*$", re.MULTILINE
+)
+#: ``nvtx_gpu_proj_trace`` has the ranges of the host beside what they are on the device.
+_ORIGINAL: Final = {"orig start": "start", "orig duration": "duration"}
 _COLUMN: Final = re.compile(r"(?P<name>.*?) ?\((?P<unit>[\w/%]+)\)")
 #: How a table ends, if the file does not.
 _SAID: Final = 120
@@ -124,6 +128,7 @@ def _names(columns: list[str]) -> tuple[list[str], dict[str, str]]:
     for column in columns:
         found = _COLUMN.fullmatch(column.strip())
         name = (found["name"] if found else column).strip().lower()
+        name = _ORIGINAL.get(name, name)
         if found:
             units[name] = found["unit"]
         names.append(name)

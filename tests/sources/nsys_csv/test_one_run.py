@@ -86,6 +86,18 @@ def test_units_are_those_of_the_columns(tmp_path: Path) -> None:
     check(Analyzer(folder))
 
 
+def test_ranges_beside_their_projection_are_those_of_the_host(tmp_path: Path) -> None:
+    folder = nsys_csvs.write(tmp_path, "cuda_gpu_trace", "cuda_api_trace")
+    (folder / "report1_nvtx_gpu_proj_trace.csv").write_text(nsys_csvs.PROJECTED)
+    run = Analyzer(folder)
+    spans = run.spans().filter(pl.col("category").cast(pl.String) != "runtime").sort("start")
+    assert rows(spans, "category", "name", "start", "duration") == [
+        ("step", "step 7", 100, 1900),
+        ("op", "aten::mm", 350, 100),
+        ("step", "step 8", 2100, 900),
+    ]
+
+
 def test_a_summary_alone_becomes_metrics(tmp_path: Path) -> None:
     run = Analyzer(nsys_csvs.write(tmp_path, "cuda_gpu_kern_sum"))
     found = run.samples(metric="gpu.time.ns").sort("value")
