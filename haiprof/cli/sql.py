@@ -39,9 +39,14 @@ def answer(path: str, question: str, *, as_csv: bool) -> None:
     grid = Grid(
         "",
         rows.columns,
-        [[NOTHING if value is None else str(value) for value in row]
-         for row in rows.head(_ROWS).iter_rows()],
+        [[_cell(value) for value in row] for row in rows.head(_ROWS).iter_rows()],
         frozenset(i for i, kind in enumerate(rows.dtypes) if kind.is_numeric()),
         note if rows.height > _ROWS else "",
-    )  # fmt: skip
+    )
     Console(highlight=False).print(grid.to_rich())
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return NOTHING
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
