@@ -27,6 +27,7 @@ from haiprof.views.intervals import Index
 from haiprof.views.trace.linking import roles
 from haiprof.views.trace.linking.ancestors import climb
 from haiprof.views.trace.linking.linked import Linked
+from haiprof.views.trace.linking.names import one_of
 
 #: Operations that move the data on the host, not by a kernel.
 ON_HOST = ("gloo:", "mpi:", "ucc:")
@@ -136,13 +137,13 @@ def on_host(linked: Linked) -> npt.NDArray[np.bool_]:
     calls = linked.host.communicates
     if not linked.activities.height or not calls.any():
         return calls
-    known = linked.in_role("communication").any()
-    number, texts = linked.named
-    names = [name or "" for name in texts.cast(pl.String).to_list()]
-    chosen = [
-        name.startswith(ON_HOST) if known else not name.startswith(NAMED_KERNELS) for name in names
-    ]
-    return calls & np.array(chosen, np.bool_)[number]
+    known = one_of(linked.activities["role"], ("communication",)).any()
+    rows = np.flatnonzero(calls)
+    names = linked.ops["name"].gather(rows).cast(pl.String).fill_null("")
+    chosen = names.str.contains(f"^({'|'.join(ON_HOST if known else NAMED_KERNELS)})")
+    found = np.zeros(len(calls), np.bool_)
+    found[rows] = (chosen if known else ~chosen).to_numpy()
+    return found
 
 
 def _row_by_op(linked: Linked, collectives: pl.DataFrame) -> npt.NDArray[np.int64]:
