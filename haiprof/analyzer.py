@@ -288,6 +288,7 @@ class Analyzer:
     read = _of_records(RecordedAnswers.read)
     read_gpu = _of_records(RecordedAnswers.read_gpu)
     gpu_instances = _of_records(RecordedAnswers.gpu_instances)
+    sql = _of_records(RecordedAnswers.sql)
 
     # -- of deep traces --------------------------------------------------------------------------
 
@@ -305,6 +306,9 @@ class Analyzer:
     overlap = _of_traces(TraceAnswers.overlap)
     launches = _of_traces(TraceAnswers.launches)
     queue_length = _of_traces(TraceAnswers.queue_length)
+    full_queue = _of_traces(TraceAnswers.full_queue)
+    operator_kernels = _of_traces(TraceAnswers.operator_kernels)
+    annotations = _of_traces(TraceAnswers.annotations)
     bandwidth = _of_traces(TraceAnswers.bandwidth)
     kernel_kinds = _of_traces(TraceAnswers.kernel_kinds)
     step_trace = _of_traces(TraceAnswers.step_trace)

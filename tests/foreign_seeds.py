@@ -5,6 +5,7 @@ Made by hand, so that they are there in every clone; ``--data`` adds real ones.
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 import sqlite3
@@ -13,7 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import nsys_csvs
 import nsys_exports
+import rocprof_files
 import traces
 
 Row = dict[str, Any]
@@ -30,6 +33,11 @@ def write(folder: Path, data: Path | None = None) -> list[Path]:
     made += [_msprof(folder / "msprof"), _torch_npu(folder / "torch_npu")]
     made += [_ascend_database(folder / "ascend_database"), _paddle(folder / "paddle")]
     made += _megatron(folder / "megatron")
+    made += [_memory_timeline(folder / "memory" / "memory.raw.json.gz")]
+    made += [_memory_curve(folder / "curve" / "memory.json")]
+    made += [nsys_csvs.write(folder / "nsys_csv"), rocprof_files.write_csv(folder / "rocprof")]
+    made += [rocprof_files.write_json(folder / "rocprof_json" / "41_results.json")]
+    made += [_timeline(folder / "timeline" / "host_41.1.pt.trace.json", folder / "torch_npu")]
     if data is not None:
         made += _recorded(folder / "recorded", data)
     return made
@@ -266,7 +274,33 @@ def _megatron(folder: Path) -> list[Path]:
             json.dumps([{"g_rk": stage, "dev": stage}, *mine])
         )
     (folder / "all" / "data-1-pipeline-2-tensor-1-aggregated.json").write_text(json.dumps(whole))
-    return [folder / "own", folder / "all"]
+    (folder / "merged").mkdir()
+    merged = folder / "merged" / "merged_trace.json"
+    whole.sort(key=lambda row: int(row["ts"]))
+    merged.write_text(json.dumps([*whole, *whole]))
+    return [folder / "own", folder / "all", merged]
+
+
+def _memory_timeline(file: Path) -> Path:
+    file.parent.mkdir(parents=True)
+    at = 1_700_000_000_000_000_000
+    events = [[-1, 1, 4096, 0], [at, 2, 512, 7], [at + 5, 3, -512, 7], [at + 5, 3, 512, 4]]
+    file.write_bytes(gzip.compress(json.dumps([*events, [at + 9, 4, -512, 4]]).encode()))
+    return file
+
+
+def _memory_curve(file: Path) -> Path:
+    file.parent.mkdir(parents=True)
+    levels = [[0, 4096, *[0] * 7], [0, 4096, 0, 64, *[0] * 5], [0] * 9]
+    file.write_text(json.dumps([[1_700_000_000, 1_700_000_005, 1_700_000_009], levels]))
+    return file
+
+
+def _timeline(file: Path, analysed: Path) -> Path:
+    file.parent.mkdir(parents=True)
+    (whole,) = analysed.rglob("trace_view.json")
+    shutil.copy(whole, file)
+    return file
 
 
 def _recorded(folder: Path, data: Path) -> Iterator[Path]:
@@ -279,6 +313,8 @@ def _recorded(folder: Path, data: Path) -> Iterator[Path]:
             archive.extractall(folder / tool, filter="data")
     yield from (folder / "ascend" / level for level in ("level0", "level1"))
     yield folder / "formats" / "formats" / "ascend_db"
+    yield folder / "formats" / "formats" / "megatron_merged_trace.json"
+    yield folder / "formats" / "formats" / "memory_analysis__memory_timeline.raw.gz"
     yield from (file for file in (folder / "nsys").rglob("*.sqlite") if file.stat().st_size < 4e6)
     yield from (folder / "megatron").rglob("*iter10.json")
     yield from (log.parent for log in (folder / "paddle").rglob("workerlog.0"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 EXTERNAL = "launches belong to operators by External id, which is none of an operator's here"
 COMMUNICATION = "what communicates is known by External id, or one of five names; the rest computes"
+CALLS = "a call that only launches a collective's kernel, or none, is communication itself"
 DRIVER = "launches through the driver's API are not known"
 RANGES = "ranges of the device are taken for ranges, and steps, of the host"
 WINDOW = "a trace without steps is as long as its operators"
@@ -57,7 +58,9 @@ CORRECTED: dict[str, dict[str, str]] = {
         (WINDOW, ("steps", "Runtime", "CpuOp", "Other", "Total")),
         (EXTERNAL, ("operators.self_host",)),
     ),
-    "hta_df_index_resolver": _all((COMMUNICATION, ("Kernel", "Communication")), _UNLINKED),
+    "hta_df_index_resolver": _all(
+        (COMMUNICATION, ("Kernel", "Communication")), (CALLS, ("Runtime", "CpuOp")), _UNLINKED
+    ),
     "hta_mtia_inference": _all(
         (KINDS, ("Kernel",)), (WINDOW, ("steps", "Runtime", "CpuOp", "Other", "Total"))
     ),
@@ -70,6 +73,7 @@ CORRECTED: dict[str, dict[str, str]] = {
     ),
     "hta_ns_resolution": _all(
         (RANGES, ("CpuOp", "Other")),
+        (CALLS, ("Communication", "Runtime")),
         (NAMES, (_ELIGIBLE, "operators.tc_eligible")),
         (DOUBLES, ("operators.calls", "operators.host", *_HOST_OPERATORS, "operators.shapes")),
     ),

@@ -205,6 +205,14 @@ class Plain:
             made.pop()
         return made
 
+    def _moves_data(self, node: Node) -> bool:
+        """Whether a call communicates itself, and does not only launch a kernel that does."""
+        if node.name.startswith(("gloo:", "mpi:", "ucc:")) or not self.activities:
+            return True
+        if any(self.role(row) == "communication" for row in self.activities):
+            return False
+        return not node.name.startswith(("nccl:", "rccl:"))
+
     def breakdown(self) -> list[dict[str, int]]:
         """How long each part took of each step."""
         changes: dict[int, list[tuple[str, int]]] = defaultdict(list)
@@ -224,7 +232,7 @@ class Plain:
                 part = "cpu"
                 if node.loads:
                     part = "dataloader"
-                elif node.communicates:
+                elif node.communicates and self._moves_data(node):
                     part = "communication"
                 add(part, node.start, node.end)
         for number, (_, start, end) in enumerate(self.steps):

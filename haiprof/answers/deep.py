@@ -22,6 +22,7 @@ from haiprof.errors import HaiprofError
 from haiprof.findings.deep import recommendation, rules
 from haiprof.runs import Process
 from haiprof.views.run import imbalance
+from haiprof.views.trace import annotations as annotations_view
 from haiprof.views.trace import bandwidth as bandwidth_view
 from haiprof.views.trace import compare as compare_view
 from haiprof.views.trace import (
@@ -39,9 +40,11 @@ from haiprof.views.trace import (
     temporal,
 )
 from haiprof.views.trace import kernels as kernel_view
+from haiprof.views.trace import operator_kernels as operator_kernels_view
 from haiprof.views.trace.as_other_tools import msprof_op_statistics, msprof_step_trace
 from haiprof.views.trace.critical_path import path as path_view
 from haiprof.views.trace.linking.linked import Linked
+from haiprof.views.trace.queue_length import FULL
 
 _Result = TypeVar("_Result")
 
@@ -367,6 +370,51 @@ class TraceAnswers:
             [(1020000, 1), (1040000, 0)]
         """
         return self._in_detail(rank)._view(rank, queue_length.queue_length)
+
+    def full_queue(self, rank: int | None = None, *, length: int = FULL) -> pl.DataFrame:
+        """Return how long each stream's queue was full, and for how long launches waited for it.
+
+        See :func:`haiprof.views.trace.queue_length.full_queue`.
+
+        Raises:
+            HaiprofError: ``length``, from which on a queue is full, is not a positive integer.
+
+        Example:
+            >>> trace.full_queue(rank=0, length=1).select("stream", "full", "blocked").rows()
+            [(7, 40000, 10000)]
+        """
+        asked.whole("length", length, 1)
+        work = functools.partial(queue_length.full_queue, full=length)
+        return self._in_detail(rank)._view(rank, work)
+
+    def operator_kernels(self, rank: int | None = None) -> pl.DataFrame:
+        """Return the kernels that each operator launches, and the delays until they run.
+
+        See :func:`haiprof.views.trace.operator_kernels.operator_kernels`.
+
+        Example:
+            >>> trace.operator_kernels(rank=0).select("operator", "count", "call_delay").rows()
+            [('aten::mm', 2, 10000.0)]
+        """
+        return self._in_detail(rank)._view(rank, operator_kernels_view.operator_kernels)
+
+    def annotations(
+        self, rank: int | None = None, *, by: annotations_view.By = "name"
+    ) -> pl.DataFrame:
+        """Return what the user's ranges and steps cost on host and devices, or their kernels.
+
+        See :func:`haiprof.views.trace.annotations.user_annotations`.
+
+        Raises:
+            HaiprofError: ``by`` is neither ``name`` nor ``kernel``.
+
+        Example:
+            >>> trace.annotations(rank=0, by="kernel").columns[4:8]
+            ['name', 'kernel', 'kind', 'calls']
+        """
+        asked.one_of("by", by, annotations_view.BY)
+        work = functools.partial(annotations_view.user_annotations, by=by)
+        return self._in_detail(rank)._view(rank, work)
 
     def bandwidth(self, rank: int | None = None) -> pl.DataFrame:
         """Return the bandwidth of copies and sets over time.

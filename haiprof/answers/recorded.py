@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from haiprof import schema
-from haiprof.answers import gpu, host_clocks, late_ranks, one_process, pipeline
+from haiprof.answers import gpu, host_clocks, late_ranks, one_process, pipeline, sql
 from haiprof.answers import processes as process_rows
 from haiprof.answers import steps as step_answers
 from haiprof.answers.efficiency import Efficiency, efficiency
@@ -20,6 +20,8 @@ from haiprof.answers.goodput import Goodput, goodput
 from haiprof.answers.ranks import Ranks
 from haiprof.answers.summaries import summed_up
 from haiprof.common import asked
+from haiprof.common.choices import quoted
+from haiprof.errors import HaiprofError
 from haiprof.findings.endings import failure
 from haiprof.runs import ROLE_NODE, ROLE_RANK, Process
 from haiprof.sources import tables
@@ -249,6 +251,25 @@ class RecordedAnswers:
             gpu.recorded, self._ranks.choose(rank), recorded_views.RECORDED_SCHEMA
         )
 
+    def sql(self, question: str) -> pl.DataFrame:
+        """Return the answer to a question in SQL over the tables of all processes.
+
+        Tables and columns are those of ``haiprof/schema.py`` (``kernels``, ``spans``, ``samples``,
+        ``events``, …), with ``node``, ``rank`` and ``pid`` in front; times are int64 ns. The
+        dialect is that of polars. Deep traces in the folders of a recorded run are a run of their
+        own: ``run.deep.sql(…)``.
+
+        Raises:
+            HaiprofError: it is no ``SELECT``, or names a table or a column that is not there.
+
+        Example:
+            >>> run.sql("select rank, count(*) as n from kernels group by rank").sort("rank").rows()
+            [(0, 70), (1, 70)]
+        """
+        if not isinstance(question, str):
+            raise HaiprofError(f"sql({quoted(question)}): give a question in SQL, as a text")
+        return sql.query(self._ranks, question)
+
     def pipeline(self, step: int | None = None) -> pipeline_view.Pipeline:
         """Return the pipeline of the job: lanes of all ranks, bubbles, the critical stage.
 
@@ -263,7 +284,9 @@ class RecordedAnswers:
             ['stage', 'busy', 'forward', 'backward']
         """
         asked.whole("step", step)
-        jobs = self._ranks.frames(pipeline.jobs, self._ranks.choose(None), pipeline_view.JOBS)
+        # Sessions of a worker may have steps of the same number: the first one counts.
+        first = [p for p in self._ranks.choose(None) if p.trace is None or p.trace.span == 1]
+        jobs = self._ranks.frames(pipeline.jobs, first, pipeline_view.JOBS)
         if step is not None and step not in (there := jobs["step"].drop_nulls().unique()):
             raise asked.steps(f"{self._ranks.where}: pipeline()", step, there)
         return pipeline_view.pipeline(host_clocks.on_one_clock(self._ranks, jobs), step)

@@ -275,6 +275,20 @@ def compare(
 
 
 @app.command()
+def sql(
+    words: Annotated[str, typer.Argument(help="A run, or traces.", metavar="RUN")],
+    question: Annotated[
+        str, typer.Argument(help="A SELECT over the run's tables.", metavar="QUESTION")
+    ],
+    csv: Annotated[bool, typer.Option("--csv", help="Print all rows as CSV, not a table.")] = False,
+) -> None:
+    """Answer a question in SQL over the tables of a run."""
+    from haiprof.cli.sql import answer
+
+    answer(words, question, as_csv=csv)
+
+
+@app.command()
 def recover(
     paths: Annotated[
         list[Path] | None,

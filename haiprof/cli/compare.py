@@ -21,12 +21,14 @@ if TYPE_CHECKING:
 _DETAILED = 4
 #: Rows of each table.
 _ROWS = 12
+_A_STEP = ", a step"
 _TABLES = {
     "operators": "Operators: their own time on the host, a step",
     "launches": "Operators: time of what they launched, a step",
     "kernels": "Kernels, copies and sets, a step",
 }
-_SAME = ("no difference shown", "too few steps")
+_UNJUDGED = "too few steps"
+_SAME = ("no difference shown", _UNJUDGED)
 
 
 def compare(before: str, after: str, rank: int | None) -> None:
@@ -51,10 +53,12 @@ def compare(before: str, after: str, rank: int | None) -> None:
     for label, comparison in most_different(comparisons).items():
         for line in sentences(label, comparison):
             console.print(printable(line), markup=False)
+        whole = comparison.steps["name"].to_list() == ["trace"]
         for name, title in _TABLES.items():
             table = _differing(getattr(comparison, name))
             if table.height:
-                console.print(frame_grid(title, table).to_rich())
+                of_what = title.removesuffix(_A_STEP) if whole else title
+                console.print(frame_grid(of_what, table).to_rich())
 
 
 def summary(comparisons: Mapping[str, Comparison]) -> list[str]:
@@ -109,7 +113,19 @@ def sentences(label: str, comparison: Comparison) -> list[str]:
         durations = f"{milliseconds(row['before'])} before, {milliseconds(row['after'])} after"
         samples = f"{row['before_steps']} and {row['after_steps']} steps"
         verdict = row["verdict"]
-        if verdict in _SAME:
+        if row["name"] == "trace":
+            lines.append(
+                f"{label}: the trace is {percent(abs(change))} {_direction(change)}: {durations}. "
+                "Neither has steps: if they cover the same work, the differences below are of "
+                "the whole, and may be chance; mark steps with step() of the profiler"
+            )
+        elif verdict == _UNJUDGED:
+            lines.append(
+                f"{label}: a step is {percent(abs(change))} {_direction(change)}: {durations} "
+                f"({samples}). One step of a run does not show how much steps vary: the "
+                "differences below may be chance; trace at least two steps of each"
+            )
+        elif verdict in _SAME:
             lines.append(f"{label}: a step took {durations} ({samples}): {verdict}")
         else:
             sure = milliseconds(abs(row["uncertainty"] or 0))
@@ -120,10 +136,16 @@ def sentences(label: str, comparison: Comparison) -> list[str]:
     return lines
 
 
+def _direction(change: float) -> str:
+    return "longer" if change > 0 else "shorter"
+
+
 def _differing(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return what differs by more than chance, or at all where chance cannot be judged."""
     per_ms = 1e6
+    unjudged = (pl.col("verdict") == _UNJUDGED) & (pl.col("difference") != 0).fill_null(False)
     return (
-        frame.filter(pl.col("verdict").is_in(_SAME).not_())
+        frame.filter(pl.col("verdict").is_in(_SAME).not_() | unjudged)
         .head(_ROWS)
         .select(
             "name",

@@ -32,7 +32,7 @@ _MEANWHILE = {
 def headline(
     steps: pl.DataFrame, devices: pl.DataFrame, found: pl.DataFrame, *, marked: bool
 ) -> list[str]:
-    """Return three lines; one if the traces are empty.
+    """Return three lines; one if the traces have no work, as of a memory timeline.
 
     Args:
         steps: of all traces, see :func:`haiprof.views.trace.overview.overview`.
@@ -42,7 +42,7 @@ def headline(
     """
     whole = int(steps["duration"].sum()) if steps.height else 0
     if not whole:
-        return ["The traces are empty: nothing can be said about them"]
+        return ["The traces contain no work of a host or a device"]
     return [_steps(steps, whole, marked), _gpus(steps, devices, found, whole), _first(found)]
 
 

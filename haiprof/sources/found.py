@@ -12,9 +12,12 @@ from typing import Final
 #: The tools whose files are read, named as their packages beside this file.
 KINETO: Final = "kineto"
 NSYS: Final = "nsys"
+NSYS_CSV: Final = "nsys_csv"
 ASCEND: Final = "ascend"
 MEGATRON: Final = "megatron"
 PADDLE: Final = "paddle"
+ROCPROF: Final = "rocprof"
+TORCH_MEMORY: Final = "torch_memory"
 
 _SQLITE: Final = b"SQLite format 3\x00"
 #: A path to an open stream, whatever is behind it.

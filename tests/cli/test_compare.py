@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -62,3 +63,19 @@ def test_a_hundred_ranks_are_summed_up_and_the_worst_shown(tmp_path: Path) -> No
     one = haiprof("compare", before, after, "--rank", "3", env=wide)
     assert one.stdout.startswith("rank 3: a step is 53 % slower: ")
     assert "ranks" not in one.stdout
+
+
+def test_one_step_each_is_compared_and_chance_left_open(tmp_path: Path) -> None:
+    before, after = job(tmp_path / "a", 1, 0, steps=1), job(tmp_path / "b", 1, 1, steps=1)
+    document = json.loads((after / "r0.pt.trace.json").read_text())
+    for event in document["traceEvents"]:
+        if event.get("name") == "aten::mm":
+            event["dur"] += 7
+    traces.write(after / "r0.pt.trace.json", document)
+    done = haiprof("compare", before, after, env={**os.environ, "COLUMNS": "200"})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "rank 0: a step is 50 % longer: " in done.stdout
+    assert "may be chance; trace at least two steps of each" in done.stdout
+    row = next(line for line in done.stdout.splitlines() if "aten::mm" in line)
+    assert "too few steps" in row
+    assert "7 µs" in row

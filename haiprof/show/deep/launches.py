@@ -33,18 +33,23 @@ def section(analyzer: Analyzer, one: OneTrace) -> Section:
     launched = one.of(analyzer.launches(one.rank))
     queue = one.of(analyzer.queue_length(one.rank))
     copies = one.of(analyzer.bandwidth(one.rank))
+    full = one.of(analyzer.full_queue(one.rank))
+    sequences = one.of(analyzer.operator_kernels(one.rank))
     return Section(
         "Launches, queues and copies",
         [
             *_delays(launched, one),
             *_launched(launched, one),
             *_queue(queue, one),
+            *_full(full, one),
+            *_of_operators(sequences, one),
             *_bandwidth(copies, one),
         ],
         missing=lacking(
             {
                 "launches": launched,
                 "lengths of queues": queue,
+                "kernels of operators": sequences,
                 "bandwidth of copies": copies,
             }
         ),
@@ -112,6 +117,29 @@ def _queue(queue: pl.DataFrame, one: OneTrace) -> list[Grid | go.Figure]:
     )
     title = f"Launches that wait on each stream{one.label}"
     return [_curves(title, queue, ["device", "stream"], "length"), *grid]
+
+
+def _full(full: pl.DataFrame, one: OneTrace) -> list[Grid]:
+    columns: Columns = ["device", "stream", *durations("full", "blocked"), "calls", "ratio"]
+    note = (
+        "How long so many launches waited that further ones block, and how long calls that launch "
+        "onto the stream ran meanwhile; the ratio is of the trace."
+    )
+    return table(f"Full queues{one.label}", full, columns, note)
+
+
+def _of_operators(sequences: pl.DataFrame, one: OneTrace) -> list[Grid]:
+    columns: Columns = [
+        "operator",
+        "kernels",
+        "count",
+        *durations("call_delay", "call_delay_max", "launch_delay", "launch_delay_max", "device"),
+    ]
+    note = (
+        "What each operator launches itself, most frequent first; from its begin to its first "
+        "launch, and from there to the begin of what it launched."
+    )
+    return table(f"Kernels of operators{one.label}", sequences, columns, note)
 
 
 def _bandwidth(copies: pl.DataFrame, one: OneTrace) -> list[Grid | go.Figure]:

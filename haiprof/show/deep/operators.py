@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from haiprof.show.deep.section import Columns, OneTrace, Section, durations, lacking, table, yes
+from haiprof.show.deep.section import (
+    Columns,
+    OneTrace,
+    Section,
+    durations,
+    lacking,
+    readable,
+    table,
+    yes,
+)
 
 if TYPE_CHECKING:
     from haiprof.analyzer import Analyzer
@@ -24,6 +33,8 @@ def section(analyzer: Analyzer, one: OneTrace) -> Section:
     by_shapes = _grouped(one.of(analyzer.operators(one.rank, by="shapes")), "shapes")
     by_stack = _grouped(one.of(analyzer.operators(one.rank, by="stack")), "stack")
     statistics = one.of(analyzer.op_statistics(one.rank))
+    ranges = one.of(analyzer.annotations(one.rank))
+    of_ranges = one.of(analyzer.annotations(one.rank, by="kernel")).drop_nulls("name")
     own = "Own time and time with what they call, on the host and of what they launched, what takes"
     shapes = "The same, by the shapes of the inputs: which of the sizes is worth a change."
     stacks = "The same, by who called: which lines of the code the time belongs to."
@@ -36,6 +47,7 @@ def section(analyzer: Analyzer, one: OneTrace) -> Section:
             *_grid("Operators by shapes" + one.label, by_shapes, ["name", "shapes"], shapes),
             *_grid("Operators by call stack" + one.label, by_stack, ["name", "stack"], stacks),
             *_statistics(statistics, one),
+            *_ranges(ranges, of_ranges, one),
         ],
         missing=lacking(
             {
@@ -43,9 +55,23 @@ def section(analyzer: Analyzer, one: OneTrace) -> Section:
                 "shapes": by_shapes,
                 "call stacks of operators": by_stack,
                 "units that operators ran on": statistics,
+                "ranges of the user": ranges,
+                "kernels of ranges": of_ranges,
             }
         ),
     )
+
+
+def _ranges(ranges: pl.DataFrame, kernels: pl.DataFrame, one: OneTrace) -> list[Grid]:
+    times = durations("host", "host_mean", "host_max", "kernel_time", "busy")
+    cost = "Ranges of the user, and steps: on the host, and what was launched within them."
+    innermost = "What ran longest of that, by the innermost range around its launch."
+    columns: Columns = ["name", "count", *times[:3], "kernels", *times[3:]]
+    by_kernel: Columns = ["name", readable("kernel"), "calls", *durations("total", "mean", "max")]
+    return [
+        *table(f"Ranges{one.label}", ranges, columns, cost),
+        *table(f"Kernels by range{one.label}", kernels, by_kernel, innermost),
+    ]
 
 
 def _grouped(operators: pl.DataFrame, by: str) -> pl.DataFrame:

@@ -2,7 +2,9 @@
 
 torch_npu writes one folder per process, ``<host>_<pid>_<time>_ascend_pt``, with the analysis in its
 ``ASCEND_PROFILER_OUTPUT``; msprof writes ``PROF_<number>_<time>_<word>`` with
-``mindstudio_profiler_output``. A folder of either is one run. What other tools derived from a
+``mindstudio_profiler_output``. A folder of either is one run. A timeline alone, under any name (as
+``export_chrome_trace`` of torch_npu writes it, or ``….pt.trace.json``), is recognised by how it
+begins. What other tools derived from a
 cluster (``cluster_analysis_output``) is not a source.
 """
 
@@ -17,8 +19,10 @@ from pathlib import Path
 from typing import Final
 
 from haiprof.errors import HaiprofError
+from haiprof.sources import peek
 from haiprof.sources.ascend import words
 from haiprof.sources.found import ASCEND, Found, Source, is_url
+from haiprof.sources.kineto.names import take_apart
 
 _OUTPUTS: Final = (words.OF_TORCH, words.OF_MSPROF)
 _OF_TORCH: Final = re.compile(
@@ -27,6 +31,9 @@ _OF_TORCH: Final = re.compile(
 _OF_MSPROF: Final = re.compile(r"PROF_(?P<number>\d+)_(?P<stamp>\d{14,20})_\w+")
 _SUFFIX: Final = re.compile(r"_ascend_(pt|ms)$")
 _RANK: Final = re.compile(r"(?:^|[^a-z])rank[-_. ]?(\d{1,9})", re.IGNORECASE)
+#: torch.profiler writes times as numbers.
+_TEXT_TIME: Final = re.compile(rb'"ts"\s*:\s*"\d+\.?\d*"')
+_LAYER: Final = re.compile(rb'"name"\s*:\s*"(Ascend Hardware|CANN)"')
 _INFO: Final = re.compile(r"profiler_info(?:_(\d{1,9}))?\.json")
 DATABASE: Final = re.compile(r"(ascend_pytorch_profiler(?:_(?P<rank>\d{1,9}))?|msprof_\d+)\.db")
 #: Files that are read of a process: any of these makes an analysis.
@@ -80,7 +87,32 @@ def _of_file(file: Path) -> Found | None:
     if folder.name in _OUTPUTS and FILES.fullmatch(file.name):
         own = _process(folder, str(folder))
         return Found(str(folder), True, (own,)) if own is not None else None
+    if is_timeline(peek.head(file)):
+        return Found(str(file), False, (_of_timeline(file),))
     return None
+
+
+def is_timeline(head: bytes) -> bool:
+    """Say whether a file that begins like this is a timeline: a list, whose times are texts."""
+    if not head.lstrip().startswith(b"["):
+        return False
+    return _TEXT_TIME.search(head) is not None or _LAYER.search(head) is not None
+
+
+def _of_timeline(file: Path) -> Source:
+    status = file.stat()
+    name = take_apart(file.name)
+    return Source(
+        tool=ASCEND,
+        path=str(file),
+        file=file.name,
+        worker=name.worker,
+        rank=name.rank,
+        host=name.host,
+        span=1,
+        bytes=status.st_size,
+        mtime_ns=status.st_mtime_ns,
+    )
 
 
 def _of_folder(place: Path, path: str) -> Found | None:

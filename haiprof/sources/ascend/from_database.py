@@ -184,10 +184,7 @@ def _steps(database: Database) -> pl.DataFrame:
 
 def _tasks(database: Database, host: pl.DataFrame, called: pl.DataFrame) -> pl.DataFrame:
     """What ``Timeline.tasks()`` returns, and what a table of kernels adds to it."""
-    tasks = database.read(
-        "TASK", "startNs", "endNs", "deviceId", "connectionId", "globalTaskId", "taskType",
-        "streamId",
-    )  # fmt: skip
+    tasks = _recorded_tasks(database)
     computed = database.read(
         "COMPUTE_TASK_INFO", "globalTaskId", "name", "taskType", "opType", "blockNum", "blockDim"
     ).rename({"taskType": "ran_on"})
@@ -217,7 +214,7 @@ def _tasks(database: Database, host: pl.DataFrame, called: pl.DataFrame) -> pl.D
             pl.col("memcpyOperation").replace("", None).alias("copy_kind"),
         )
     )
-    parts = (single, _communications(database), pl.DataFrame(schema=TASKS))
+    parts = (single, _communications(database, tasks), pl.DataFrame(schema=TASKS))
     of_kinds = (
         pl.concat(parts, how="diagonal")
         .with_columns(pl.lit(False).alias("part"))
@@ -232,11 +229,48 @@ def _tasks(database: Database, host: pl.DataFrame, called: pl.DataFrame) -> pl.D
     )
 
 
-def _communications(database: Database) -> pl.DataFrame:
+def _recorded_tasks(database: Database) -> pl.DataFrame:
+    """Tasks of the devices, without those that only start the parts of a graph of tasks.
+
+    Such a graph (a kernel for several kinds of cores, a collective) is one task of its stream, and
+    its parts are tasks of the same number with a context: both together would count twice.
+    """
+    tasks = database.read(
+        "TASK", "startNs", "endNs", "deviceId", "connectionId", "globalTaskId", "taskType",
+        "streamId", "taskId", "contextId",
+    )  # fmt: skip
+    part = pl.col("contextId").is_not_null() & (pl.col("contextId") != _LOW)
+    of_graph = ["deviceId", "streamId", "taskId"]
+    whole = tasks.filter(~part).drop_nulls(["startNs", "endNs", "globalTaskId"]).sort("startNs")
+    parts = tasks.filter(part).drop_nulls("startNs").sort("startNs")
+    # Numbers of tasks repeat: the graph is the last one that began before its part.
+    graphs = (
+        parts.select("startNs", *of_graph)
+        .join_asof(
+            whole.select("startNs", *of_graph, pl.col("endNs").alias("until"), "globalTaskId"),
+            on="startNs",
+            by=of_graph,
+            check_sortedness=False,
+        )
+        .filter(pl.col("startNs") < pl.col("until"))
+        .select("globalTaskId")
+        .unique()
+    )
+    return tasks.join(graphs, "globalTaskId", how="anti")
+
+
+def _communications(database: Database, tasks: pl.DataFrame) -> pl.DataFrame:
+    """Communications, on the device that ran their tasks: most versions do not name it."""
     found = database.read(
         "COMMUNICATION_OP", "startNs", "endNs", "connectionId", "opName", "opType", "dataType",
         "algType", "count", "deviceId",
     )  # fmt: skip
+    ran_on = tasks.select("connectionId", pl.col("deviceId").alias("ran_on")).drop_nulls()
+    devices = tasks["deviceId"].drop_nulls().unique()
+    only = devices[0] if len(devices) == 1 else None
+    found = found.join(
+        ran_on.unique("connectionId", keep="first"), "connectionId", how="left"
+    ).with_columns(pl.coalesce("deviceId", "ran_on", pl.lit(only, pl.Int64())).alias("deviceId"))
     return (
         database.named(found, "opName", "opType", "algType")
         .with_columns(spelt("dataType", database.words("ENUM_HCCL_DATA_TYPE")))

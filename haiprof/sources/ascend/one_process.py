@@ -15,8 +15,9 @@ import polars as pl
 from haiprof.errors import HaiprofError
 from haiprof.sources.ascend import communication, csv_files, from_database, kernels, memory, words
 from haiprof.sources.ascend.database import Database
-from haiprof.sources.ascend.find import recorded
+from haiprof.sources.ascend.find import DATABASE, recorded
 from haiprof.sources.ascend.timeline import Timeline
+from haiprof.sources.imports import csv_text
 from haiprof.sources.imports.imported import Imported, gpu, whole
 from haiprof.sources.imports.segments import Segments
 
@@ -31,6 +32,8 @@ _NEVER: Final = {
 _NO_TIMELINE: Final = (
     "there is no trace_view.json (of msprof: msprof_*.json): analyse the profile again with text"
 )
+_TIMELINE: Final = "trace_view.json"
+_NO_TABLES: Final = "there is only a timeline: open the whole folder that it was written to"
 _LEVEL_0: Final = (
     "recorded at level 0, which names neither: record with profiler_level=ProfilerLevel.Level1"
 )
@@ -49,7 +52,7 @@ def read(imported: Imported, segments: Segments, on_bytes: Callable[[int], None]
         HaiprofError: nothing of it can be read.
     """
     place = Path(imported.source.path)
-    if place.is_file():
+    if DATABASE.fullmatch(place.name) and place.is_file():
         _of_database(imported, segments, place)
         on_bytes(imported.source.bytes)
     else:
@@ -81,7 +84,7 @@ class _Files:
     def read(self, on_bytes: Callable[[int], None]) -> None:
         imported = self._imported
         timeline = Timeline(self._segments)
-        timelines = self._all("trace_view.json", "msprof_[0-9]*.json", "msprof_slice_*.json")
+        timelines = self._all(_TIMELINE, "msprof_[0-9]*.json", "msprof_slice_*.json")
         for file in timelines:
             timeline.read(str(file), on_bytes)
         imported.pid = timeline.pid
@@ -107,6 +110,8 @@ class _Files:
         _read_job(imported, recorded(self._folder))
 
     def _all(self, *patterns: str) -> list[Path]:
+        if self._folder.is_file():  # a timeline, without any table
+            return [self._folder] if _TIMELINE in patterns else []
         found = [file for pattern in patterns for file in sorted(self._folder.glob(pattern))]
         return [file for file in found if file.is_file()]
 
@@ -127,10 +132,10 @@ class _Files:
 
     def _read(self, columns: Mapping[str, str], *patterns: str) -> pl.DataFrame:
         """Read the files of one table; name those that cannot be read among the problems."""
-        frames = [csv_files.nothing(columns)]
+        frames = [csv_text.nothing(columns)]
         for file in self._all(*patterns):
             try:
-                frames.append(csv_files.read(file, columns))
+                frames.append(csv_text.read(file, columns))
             except HaiprofError as error:
                 self._imported.problems.append(f"{error}: its data is left out")
         return pl.concat(frames)
@@ -198,7 +203,15 @@ class _Files:
             )
         if not blocks.height:
             lacks["allocations"] = "recorded without memory: profile with profile_memory=True"
-        if not measured.height:
+        if ran.height and ran["device"].null_count() == ran.height:
+            lacks["kernels.device"] = (
+                "the timeline does not number its NPU: the tables beside it do"
+            )
+        if self._folder.is_file():
+            lacks |= dict.fromkeys(
+                ("allocations", "kernels.op_type", "kernels.unit", "collectives.group"), _NO_TABLES
+            )
+        elif not measured.height:
             lacks["collectives.group"] = (
                 "there is no communication.json, which is written from level 1 on: record with "
                 "profiler_level=ProfilerLevel.Level1"

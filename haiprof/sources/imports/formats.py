@@ -43,14 +43,20 @@ def find(path: str) -> Found | None:
     from haiprof.sources.kineto.find import find as kineto
     from haiprof.sources.megatron.find import find as megatron
     from haiprof.sources.nsys.find import find as nsys
+    from haiprof.sources.nsys_csv.find import find as nsys_csv
     from haiprof.sources.paddle.find import find as paddle
+    from haiprof.sources.rocprof.find import find as rocprof
+    from haiprof.sources.torch_memory.find import find as torch_memory
 
     # torch.profiler comes last: it takes any JSON for its own.
     finders = {
         tools.ASCEND: ascend,
         tools.NSYS: nsys,
+        tools.NSYS_CSV: nsys_csv,
         tools.PADDLE: paddle,
         tools.MEGATRON: megatron,
+        tools.ROCPROF: rocprof,
+        tools.TORCH_MEMORY: torch_memory,
     }
     for tool, each in finders.items():
         found = each(path)
@@ -148,6 +154,12 @@ def _reader(tool: str) -> Read:
         from haiprof.sources.ascend.one_process import read
     elif tool == tools.MEGATRON:
         from haiprof.sources.megatron.one_rank import read
+    elif tool == tools.NSYS_CSV:
+        from haiprof.sources.nsys_csv.one_run import read
+    elif tool == tools.ROCPROF:
+        from haiprof.sources.rocprof.one_process import read
+    elif tool == tools.TORCH_MEMORY:
+        from haiprof.sources.torch_memory.one_file import read
     else:
         assert tool == tools.PADDLE, tool
         from haiprof.sources.paddle.one_file import read

@@ -2,7 +2,8 @@
 
 Each rank writes ``benchmark-data-D-pipeline-P-tensor-T.json``, where the numbers are its positions
 in its groups. The aggregation writes ``data-D-pipeline-P-tensor-T-….json`` with ``aggregated`` in
-the name, where the numbers are the sizes of the groups, so the name says how many ranks it has.
+the name, where the numbers are the sizes of the groups, so the name says how many ranks it has. A
+file of another name is recognised by its first event (:mod:`haiprof.sources.megatron.merged`).
 
 Tests: tests/sources/megatron/test_megatron.py.
 """
@@ -11,34 +12,19 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from haiprof.errors import HaiprofError
 from haiprof.sources.found import MEGATRON, Found, Source, is_url
+from haiprof.sources.megatron import merged
+from haiprof.sources.megatron.place import Place
 
 _NUMBERS: Final = r"data-(\d{1,6})-pipeline-(\d{1,6})-tensor-(\d{1,6})"
 _OF_RANK: Final = re.compile(rf"benchmark-{_NUMBERS}\.json")
 _OF_ALL: Final = re.compile(rf"(?:.*-)?{_NUMBERS}.*aggregated.*\.json")
-
-
 _MOST_RANKS: Final = 1 << 17
-
-
-class Place(NamedTuple):
-    """A rank's position in its groups, or the sizes of the groups; in the order of the names."""
-
-    data: int
-    pipeline: int
-    tensor: int
-
-    def rank(self, sizes: Place) -> int:
-        """Return the global rank, in Megatron's default order."""
-        return (self.pipeline * sizes.data + self.data) * sizes.tensor + self.tensor
-
-    def __str__(self) -> str:
-        """Format it as in the names of the files."""
-        return f"data-{self.data}-pipeline-{self.pipeline}-tensor-{self.tensor}"
 
 
 def find(path: str) -> Found | None:
@@ -62,6 +48,8 @@ def find(path: str) -> Found | None:
             # Of the rank's groups only its membership is known here.
             return Found(path, False, (_of_rank(place, None),))
         return Found(path, False, _of_all(place))
+    if place.is_file():
+        return _of_merged(path, place) if merged.is_merged(place) else None
     if not place.is_dir():
         return None
     try:
@@ -84,6 +72,24 @@ def find(path: str) -> Found | None:
     return Found(path, True, _of_all(place / names[0])) if names else None
 
 
+def _of_merged(path: str, file: Path) -> Found:
+    parts = merged.parts(str(file), file.stat().st_mtime_ns)
+    if not parts:
+        raise HaiprofError(
+            f"{path}: no event has a time, a pid and a tid: give a timeline of Megatron's tracer"
+        )
+    sources = tuple(
+        replace(_source(file, str(part.place), part.rank, name), span=part.run)
+        for name, part in parts.items()
+    )
+    runs = max(part.run for part in parts.values())
+    several = (
+        f"{path}: contains {runs} runs: they are sessions, one after the other, and pipeline() "
+        "shows the first; give each run's own timeline"
+    )
+    return Found(path, False, sources, (several,) if runs > 1 else ())
+
+
 def place_of(name: str) -> Place:
     """Return the numbers in the name of a timeline."""
     found = _OF_RANK.fullmatch(name) or _OF_ALL.fullmatch(name)
@@ -96,8 +102,13 @@ def is_of_rank(name: str) -> bool:
     return _OF_RANK.fullmatch(name) is not None
 
 
+def is_sized(name: str) -> bool:
+    """Say whether a timeline of this name has the sizes of the groups in it."""
+    return _OF_ALL.fullmatch(name) is not None
+
+
 def _is_timeline(name: str) -> bool:
-    return is_of_rank(name) or _OF_ALL.fullmatch(name) is not None
+    return is_of_rank(name) or is_sized(name)
 
 
 def _of_rank(file: Path, sizes: Place | None) -> Source:

@@ -15,8 +15,8 @@ from haiprof.errors import HaiprofError
 from haiprof.sources.found import Source
 from haiprof.sources.imports.imported import Imported, gpu
 from haiprof.sources.imports.segments import Segments
-from haiprof.sources.megatron import timeline
-from haiprof.sources.megatron.find import is_of_rank
+from haiprof.sources.megatron import merged, timeline
+from haiprof.sources.megatron.find import is_of_rank, is_sized
 
 _NO_KERNELS: Final = "the tracer records only the schedule: trace with torch.profiler, too"
 LACKS: Final = {
@@ -69,7 +69,7 @@ def read(imported: Imported, segments: Segments, on_bytes: Callable[[int], None]
 
 
 def _timeline(source: Source) -> timeline.Timeline:
-    if source.part is not None:
+    if source.part is not None and is_sized(Path(source.path).name):
         ranks = timeline.of_all(source.path, source.mtime_ns)
         if source.part not in ranks:
             raise HaiprofError(
@@ -77,6 +77,8 @@ def _timeline(source: Source) -> timeline.Timeline:
                 "see whether the name has the sizes of the groups"
             )
         return ranks[source.part]
+    if source.part is not None:
+        return timeline.of_part(merged.parts(source.path, source.mtime_ns)[source.part])
     if source.rank is None:
         return timeline.of_rank(source.path)
     beside = sorted(each for each in Path(source.path).parent.iterdir() if is_of_rank(each.name))

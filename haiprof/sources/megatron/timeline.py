@@ -9,7 +9,6 @@ Tests: tests/sources/megatron/test_megatron.py.
 from __future__ import annotations
 
 import functools
-import json
 import math
 import threading
 from collections import Counter, defaultdict
@@ -22,13 +21,15 @@ import polars as pl
 
 from haiprof.errors import HaiprofError
 from haiprof.sources.imports.imported import whole
-from haiprof.sources.megatron.find import Place, place_of
+from haiprof.sources.megatron import merged
+from haiprof.sources.megatron.find import place_of
+from haiprof.sources.megatron.merged import rows_of
+from haiprof.sources.megatron.place import Place
 
 _ITERATION: Final = "iteration"
 _NS_PER_US: Final = 1_000
 _MOST_NS: Final = 1 << 62
 _U32: Final = (1 << 32) - 1
-_COPY: Final = "copy it again from where it was written"
 
 SPANS: Final = {
     "start": pl.Int64(),
@@ -97,7 +98,7 @@ def _of_all(path: str, mtime_ns: int) -> Mapping[str, Timeline]:
     sizes = place_of(Path(path).name)
     events: dict[str, list[Event]] = defaultdict(list)
     left_out: Counter[str] = Counter()
-    for row in _rows(path):
+    for row in rows_of(path):
         arguments = row.get("args")
         arguments = arguments if isinstance(arguments, dict) else {}
         pid, tid = whole(row.get("pid")), whole(row.get("tid"))
@@ -116,6 +117,19 @@ def _of_all(path: str, mtime_ns: int) -> Mapping[str, Timeline]:
     return timelines
 
 
+def of_part(part: merged.Part) -> Timeline:
+    """Return what one rank did, of a timeline without sizes in its name."""
+    events = []
+    for row in part.rows:
+        arguments = row.get("args")
+        arguments = arguments if isinstance(arguments, dict) else {}
+        time = _ns(row["ts"] + part.after, _NS_PER_US)
+        assert time is not None, "was checked"
+        number = _small(arguments.get(_ITERATION)) or 0
+        events.append(_event(row, time, number, arguments))
+    return timeline(events, part.place.pipeline)
+
+
 def of_rank(path: str, begins: list[int] | None = None) -> Timeline:
     """Read the timeline that one rank wrote.
 
@@ -127,7 +141,7 @@ def of_rank(path: str, begins: list[int] | None = None) -> Timeline:
         HaiprofError: the file cannot be read, or is not a timeline.
     """
     left_out: Counter[str] = Counter()
-    rows = _rows(path)
+    rows = rows_of(path)
     iterations = list(_iterations(rows, left_out))
     if begins is None:
         begins = _begins([[(each.pad, each.duration) for each in iterations]])
@@ -163,7 +177,7 @@ def _of_files(files: tuple[tuple[str, int], ...]) -> list[int]:
     timelines = []
     for path, _ in files:
         try:
-            read = _iterations(_rows(path), Counter())
+            read = _iterations(rows_of(path), Counter())
             timelines.append([(each.pad, each.duration) for each in read])
         except HaiprofError:  # reported when it is imported itself
             continue
@@ -265,25 +279,6 @@ def _event(
 def _text(value: Any) -> str:
     """Return a value as text that a table can store: JSON may contain lone surrogates."""
     return str(value).encode("utf-8", "replace").decode()
-
-
-def _rows(path: str) -> list[dict[str, Any]]:
-    try:
-        document = json.loads(Path(path).read_bytes())
-    except OSError as error:
-        raise HaiprofError(
-            f"{path}: cannot be read ({error.strerror}): ask its owner for access"
-        ) from None
-    except UnicodeDecodeError:
-        raise HaiprofError(f"{path}: is not text: {_COPY}") from None
-    except (ValueError, RecursionError) as error:
-        where = f" at character {error.pos}" if isinstance(error, json.JSONDecodeError) else ""
-        raise HaiprofError(f"{path}: is cut off or damaged{where}: {_COPY}") from None
-    if isinstance(document, dict):
-        document = document.get("traceEvents")
-    if not isinstance(document, list):
-        raise HaiprofError(f"{path}: is not a list of events: give a timeline of Megatron's tracer")
-    return [row for row in document if isinstance(row, dict)]
 
 
 def _pipeline(place: str) -> int:

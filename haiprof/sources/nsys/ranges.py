@@ -6,15 +6,13 @@ A range's meaning is read from its text alone, by the rules of
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from haiprof.sources.imports import marked_steps
 from haiprof.sources.imports.imported import whole
-from haiprof.sources.kineto.words import collective_of
-from haiprof.sources.nsys import nccl, words
+from haiprof.sources.nsys import meanings, nccl, words
 from haiprof.sources.nsys.database import Database, Expression
 from haiprof.sources.nsys.processes import Target
 
@@ -71,80 +69,14 @@ class Ranges:
                 .alias("text")
             )
             if frame.height:
-                spans = self._spans(frame)
+                spans = meanings.spans(frame, self._steps, self._modules, self._domain)
                 yield spans, self._collectives(frame, spans)
-
-    def _spans(self, frame: pl.DataFrame) -> pl.DataFrame:
-        import polars as pl
-
-        at, emitted = pl.col("text"), pl.col("text").str.extract_groups(words.EMITTED)
-        spans = (
-            frame.select("start", "end", "thread", "domain", at)
-            .with_columns(
-                emitted.struct.field("name").alias("name"),
-                emitted.struct.field("seq").cast(pl.Int64, strict=False).alias("sequence"),
-                emitted.struct.field("op").cast(pl.UInt64, strict=False).alias("external"),
-                emitted.struct.field("sizes").alias("shapes"),
-            )
-            .with_columns(pl.col("name").str.extract(words.MODULE).alias("called"))
-        )
-        plain = pl.col("name") == at
-        ours = pl.col("domain").fill_null(0) == 0
-        is_op = (
-            pl.when(plain)
-            .then(at.str.contains(words.PLAIN_OPERATOR))
-            .otherwise(pl.col("name").str.contains(words.OPERATOR))
-        )
-        numbers: list[int | None] = [None] * spans.height
-        if self._steps:
-            numbers = [self._steps.get(row) for row in spans.select("start", "text").rows()]
-        steps = pl.Series("step", numbers, pl.UInt32())
-        category = (
-            pl.when(steps.is_not_null())
-            .then(pl.lit("step"))
-            .when(ours & pl.col("called").is_not_null())
-            .then(pl.lit("python"))
-            .when(ours & is_op)
-            .then(pl.lit("op"))
-            .otherwise(pl.lit("user"))
-        )
-        domains = spans["domain"].to_list()
-        said = {number: self._domain(number) for number in set(domains)}
-        return (
-            spans.with_columns(
-                steps,
-                category.alias("category"),
-                pl.coalesce("name", at).alias("name"),
-                pl.Series("attributes", [said[number] for number in domains], pl.String()),
-            )
-            .with_columns(
-                pl.when(pl.col("category") == "python")
-                .then("nn.Module: " + pl.col("called"))
-                .otherwise("name")
-                .alias("name"),
-                self._numbers(spans["called"]),
-            )
-            .with_columns(
-                pl.when(pl.col("category") == "python").then(pl.col("module")).alias("module")
-            )
-            .drop("text", "called", "domain")
-        )
-
-    def _numbers(self, called: pl.Series) -> pl.Series:
-        import polars as pl
-
-        known = self._modules
-        numbers = [
-            None if name is None else known.setdefault(name, len(known))
-            for name in called.to_list()
-        ]
-        return pl.Series("module", numbers, pl.UInt32())
 
     def _collectives(self, frame: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
         """Return the calls that communicate, with NCCL's details."""
         import polars as pl
 
-        known = {name: _op(name) for name in spans["name"].unique().to_list()}
+        known = {name: meanings.op(name) for name in spans["name"].unique().to_list()}
         ops = pl.Series("op", [known[name] for name in spans["name"].to_list()], pl.String())
         chosen = ops.is_not_null()
         if not chosen.any():
@@ -189,29 +121,8 @@ class Ranges:
         return domains
 
     def _find_steps(self) -> dict[tuple[int, str], int]:
-        """Return the ranges that are steps, by start and text, each with its number.
-
-        Ranges of one family (same text before the number) are steps if they follow each other
-        without overlap and their numbers increase, and there are at least two unless
-        torch.profiler named them. Of several such families the one with the longest total counts.
-        Batches of Lightning, which have no number, are counted from 0.
-        """
-        families: dict[str, list[tuple[int, int, str, int]]] = defaultdict(list)
-        for start, end, text in self._that_may_be_steps():
-            found = words.STEP.fullmatch(text)
-            if found is not None:
-                family = families[found["family"].lower().strip()]
-                family.append((start, end, text, int(found["number"])))
-            elif text == words.BATCH:
-                family = families[text]
-                family.append((start, end, text, len(family)))
-        best: list[tuple[int, int, str, int]] = []
-        for name, rows in families.items():
-            rows.sort()
-            enough = len(rows) > 1 or name.startswith("profilerstep")
-            if enough and _one_after_the_other(rows) and _length(rows) > _length(best):
-                best = rows
-        return {(start, text): number for start, _, text, number in best}
+        """Return the ranges that are steps, by start and text, each with its number."""
+        return marked_steps.marked(self._that_may_be_steps())
 
     def _that_may_be_steps(self) -> Iterator[tuple[int, int, str]]:
         db = self._db
@@ -232,21 +143,6 @@ class Ranges:
             )
             for start, end, name in db.rows(sql, self._target.threads):
                 yield start, end, str(name)
-
-
-def _one_after_the_other(rows: list[tuple[int, int, str, int]]) -> bool:
-    return all(
-        end <= later and number < next_number
-        for (_, end, _, number), (later, _, _, next_number) in itertools.pairwise(rows)
-    )
-
-
-def _length(rows: list[tuple[int, int, str, int]]) -> int:
-    return sum(end - start for start, end, _, _ in rows)
-
-
-def _op(name: str) -> str | None:
-    return nccl.OPS.get(name) or collective_of(name)
 
 
 def _peer(payload: dict[str, Any]) -> str | None:

@@ -5,7 +5,6 @@ Tests: tests/sources/nsys/test_activities.py.
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 #: ns: the sum of three of them, the session's beginning, a time and a duration, fits an int64.
@@ -67,14 +66,6 @@ PLAIN_OPERATOR: Final = (
 )
 #: The prefix of a module's call in Lightning's profiler.
 MODULE: Final = r"^\[pl\]\[module\](?:.*: )?(?<module>[^:]+)$"
-#: Its name for each training batch, without a number.
-BATCH: Final = "[pl][profile]run_training_batch"
-#: A range that may be a step: torch.profiler's, or a word for one and its number.
-STEP: Final = re.compile(
-    r"(?P<family>ProfilerStep#|(?:(?:train(?:ing)?|global)[ _-]?)?(?:step|iter|iteration)[ _:#=]*)"
-    r"(?P<number>\d{1,9})",
-    re.IGNORECASE,
-)
 #: Launchers' variables for a process's rank and the world size.
 RANK_VARIABLES: Final = (
     "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID",

@@ -2,9 +2,11 @@
 
 A communication is a kernel that communicates (:mod:`haiprof.views.trace.linking.roles`), attributed
 by correlation to the call that launched it, and so to the operations around that call. An operation
-that communicates on the host itself (gloo, MPI, UCC) is one as well, and so is any operation if no
-device was recorded. A kernel's attributes come from its own arguments first, then from those of the
-operations around its launch from the inside out, then from its name.
+that communicates on the host itself (gloo, MPI, UCC) is one as well. So is another backend's call
+where the call is all that is known: no kernel of the trace communicates, and either no device was
+recorded or the backend's kernels may have any name (not NCCL's or RCCL's). A kernel's attributes
+come from its own arguments first, then from those of the operations around its launch from the
+inside out, then from its name.
 
 The plugin joins kernels with operations by their External id instead, which in the traces of torch
 1.12 to 2.1 is the kernel's correlation, and recognises five operations by name.
@@ -25,9 +27,12 @@ from haiprof.views.intervals import Index
 from haiprof.views.trace.linking import roles
 from haiprof.views.trace.linking.ancestors import climb
 from haiprof.views.trace.linking.linked import Linked
+from haiprof.views.trace.linking.names import one_of
 
 #: Operations that move the data on the host, not by a kernel.
 ON_HOST = ("gloo:", "mpi:", "ucc:")
+#: Operations of backends whose kernels always bear the backend's name.
+NAMED_KERNELS = ("nccl:", "rccl:")
 
 SCHEMA = {
     "step": pl.UInt32(),
@@ -105,7 +110,7 @@ def _found(linked: Linked) -> pl.DataFrame:
     """All communications that a trace by itself shows, by start."""
     is_op = _communicating(linked)
     ran = np.flatnonzero(linked.in_role("communication"))
-    calls = _on_host(linked, is_op)
+    calls = np.flatnonzero(on_host(linked))
     if not len(ran) and not len(calls):
         return pl.DataFrame(schema=SCHEMA)
     collectives = linked.collectives
@@ -127,14 +132,18 @@ def _communicating(linked: Linked) -> npt.NDArray[np.bool_]:
     return communicating
 
 
-def _on_host(linked: Linked, is_op: npt.NDArray[np.bool_]) -> Index:
-    """Rows of the operations that communicate without a kernel."""
-    number, texts = linked.named
-    # If no device was recorded, the host's call is all that is known.
-    backends = ON_HOST if linked.activities.height else (*ON_HOST, "nccl:", "rccl:", "hccl:")
-    names = texts.cast(pl.String).to_list()
-    chosen = np.array([name is not None and name.startswith(backends) for name in names], np.bool_)
-    return np.flatnonzero(is_op & chosen[number])
+def on_host(linked: Linked) -> npt.NDArray[np.bool_]:
+    """Say of each span of ``linked.ops`` whether it is a communication without a kernel."""
+    calls = linked.host.communicates
+    if not linked.activities.height or not calls.any():
+        return calls
+    known = one_of(linked.activities["role"], ("communication",)).any()
+    rows = np.flatnonzero(calls)
+    names = linked.ops["name"].gather(rows).cast(pl.String).fill_null("")
+    chosen = names.str.contains(f"^({'|'.join(ON_HOST if known else NAMED_KERNELS)})")
+    found = np.zeros(len(calls), np.bool_)
+    found[rows] = (chosen if known else ~chosen).to_numpy()
+    return found
 
 
 def _row_by_op(linked: Linked, collectives: pl.DataFrame) -> npt.NDArray[np.int64]:

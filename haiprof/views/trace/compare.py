@@ -9,8 +9,9 @@ clock has a resolution of microseconds, so no sample counts as more exact than t
 
 Many names are compared at once, and one in twenty of those that did not change would look as if it
 had: so the verdict uses the false discovery rate of Benjamini and Hochberg: at most
-:data:`FALSE` of those named are expected to be chance. If one side has fewer than two samples,
-nothing is claimed.
+:data:`FALSE` of those named are expected to be chance. If one side has fewer than two samples, the
+differences are given, but whether they are chance cannot be judged. Two traces without steps are
+compared as a whole: each is one sample.
 
 Names omit what differs between runs of the same code, such as the numbers of HCCL's kernels: see
 :func:`haiprof.views.kernel_names.lasting_name`. Times are ns, of one step.
@@ -63,7 +64,8 @@ class Comparison:
     difference shown`` or ``too few steps``.
 
     Attributes:
-        steps: the steps themselves: one row.
+        steps: the steps themselves, or the traces where neither has steps: one row, ``step`` or
+            ``trace``.
         operators: self time on the host, by operator.
         launches: time on devices of what an operator launched itself, by operator.
         kernels: time on devices, by kernel, copy or set.
@@ -76,8 +78,9 @@ class Comparison:
 
 
 def compare(before: Linked, after: Linked) -> Comparison:
-    """Compare two traces; the samples are their complete steps."""
-    both = zip(_samples(before), _samples(after), strict=True)
+    """Compare two traces; the samples are their complete steps, or they themselves without any."""
+    whole = not (before.stepped or after.stepped)
+    both = zip(_samples(before, whole), _samples(after, whole), strict=True)
     return Comparison(*(_compared(*samples) for samples in both))
 
 
@@ -90,11 +93,11 @@ class _Samples:
     count: npt.NDArray[np.float64]
 
 
-def _samples(linked: Linked) -> tuple[_Samples, _Samples, _Samples, _Samples]:
-    """Samples of the steps, of operators, of what they launched, and of kernels."""
-    steps = linked.steps if linked.stepped else linked.steps.clear()
+def _samples(linked: Linked, whole: bool) -> tuple[_Samples, _Samples, _Samples, _Samples]:
+    """Samples of the steps, or of all of it; of operators, of their launches, and of kernels."""
+    steps = linked.steps if linked.stepped or whole else linked.steps.clear()
     length = (steps["end"] - steps["start"]).to_numpy().astype(np.float64)
-    whole = _Samples(["step"], length[None, :], np.ones((1, len(length))))
+    lasted = _Samples(["trace" if whole else "step"], length[None, :], np.ones((1, len(length))))
     number = steps["step"].to_numpy()
 
     name, texts = _lasting(*linked.named)
@@ -109,7 +112,7 @@ def _samples(linked: Linked) -> tuple[_Samples, _Samples, _Samples, _Samples]:
     some = op >= 0
     kernel, kernels = _lasting(*linked.named_activities)
     return (
-        whole,
+        lasted,
         _by_name(texts, name[ops], len(number), step_of_op, own),
         _by_name(texts, name[op[some]], len(number), step_of[some], duration[some]),
         _by_name(kernels, kernel[busy], len(number), step_of, duration),

@@ -19,9 +19,12 @@ import polars as pl
 
 from haiprof.views.intervals import Times, by_rank, covered, merge, union
 from haiprof.views.trace.as_other_tools.tensorboard_reading import as_plugin
+from haiprof.views.trace.communication import on_host
 from haiprof.views.trace.linking.linked import Linked
 from haiprof.views.trace.linking.ran import only_device, ran
 from haiprof.views.trace.linking.work import ratio
+
+Mask = npt.NDArray[np.bool_]
 
 #: Columns of kernels that it needs.
 COLUMNS = ("start", "duration", "kind", "name", "device", "blocks_per_sm", "occupancy")
@@ -79,7 +82,8 @@ class Overview:
             launched in which they were kernels of tensor cores; null without any).
         steps: ``step``, ``start``, ``duration`` and how long each of :data:`PARTS` took of it,
             and :data:`OTHER`. Of several active at an instant the first counts, so the parts sum to
-            the step.
+            the step. Communication is what
+            :func:`haiprof.views.trace.communication.communications` lists.
         mean: the same for an average step, in ns; empty without steps.
         timeline: ``device``, ``start``, ``end``, ``utilization``; bins are a power of ten of
             microseconds long, the last one is longer. In a bin where kernels were recorded only at
@@ -113,15 +117,20 @@ def overview(
     if recorded is None and not compat:
         # Steps, headline and recommendations use it as well.
         return linked.once(_of_all)
-    return _overview(as_plugin(linked) if compat else linked, recorded or _extent(linked))
+    recorded = recorded or _extent(linked)
+    if compat:
+        # The plugin also counts the host's calls that launch the kernels.
+        linked = as_plugin(linked)
+        return _overview(linked, recorded, linked.host.communicates)
+    return _overview(linked, recorded, on_host(linked))
 
 
 def _of_all(linked: Linked) -> Overview:
-    return _overview(linked, _extent(linked))
+    return _overview(linked, _extent(linked), on_host(linked))
 
 
-def _overview(linked: Linked, recorded: tuple[int, int]) -> Overview:
-    broken_down = _steps(linked)
+def _overview(linked: Linked, recorded: tuple[int, int], calls: Mask) -> Overview:
+    broken_down = _steps(linked, calls)
     of_ops = _launched_by_ops(linked)
     kernel = pl.col("kind") == "kernel"
     length = pl.col("end") - pl.col("start")
@@ -138,9 +147,6 @@ def _overview(linked: Linked, recorded: tuple[int, int]) -> Overview:
         tensor_core=_share(on_tensor_cores, in_all),
         tensor_core_eligible=_eligible(linked, of_ops),
     )
-
-
-Mask = npt.NDArray[np.bool_]
 
 
 def _windows(linked: Linked) -> tuple[Times, Times]:
@@ -285,9 +291,9 @@ def _extent(linked: Linked) -> tuple[int, int]:
     return int(min(low)), int(max(high))
 
 
-def _steps(linked: Linked) -> pl.DataFrame:
+def _steps(linked: Linked, calls: Mask) -> pl.DataFrame:
     low, high = linked.steps["start"].to_numpy(), linked.steps["end"].to_numpy()
-    parts = by_rank(list(_ranges(linked).values()), low, high)
+    parts = by_rank(list(_ranges(linked, calls).values()), low, high)
     columns = {"duration": high - low, **dict(zip((*PARTS, OTHER), parts, strict=True))}
     steps = linked.steps.select("step", "start").with_columns(
         pl.Series(name, values) for name, values in columns.items()
@@ -295,8 +301,12 @@ def _steps(linked: Linked) -> pl.DataFrame:
     return steps.select(pl.col(name).cast(kind) for name, kind in STEPS_SCHEMA.items())
 
 
-def _ranges(linked: Linked) -> dict[str, tuple[Times, Times]]:
-    """When each of :data:`PARTS` happened, in their order, as ``merge`` returns it."""
+def _ranges(linked: Linked, calls: Mask) -> dict[str, tuple[Times, Times]]:
+    """When each of :data:`PARTS` happened, in their order, as ``merge`` returns it.
+
+    ``calls`` are the spans that communicate themselves; others that only launch such kernels are
+    work of the host.
+    """
     host = linked.host
     devices = ran(linked)
 
@@ -315,12 +325,10 @@ def _ranges(linked: Linked) -> dict[str, tuple[Times, Times]]:
         "kernel": activities(*(each.kernel for each in devices)),
         "memcpy": activities(*(each.memcpy for each in devices)),
         "memset": activities(*(each.memset for each in devices)),
-        "communication": activities(
-            *(each.communication for each in devices), spans(host.communicates)
-        ),
+        "communication": activities(*(each.communication for each in devices), spans(calls)),
         "runtime": spans(linked.of("runtime")),
         "dataloader": spans(host.loads),
-        "cpu": spans(host.works),
+        "cpu": spans(host.works | (host.communicates & ~calls)),
     }
 
 

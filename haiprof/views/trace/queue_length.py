@@ -3,9 +3,10 @@
 The formula is HTA's (``get_queue_length_time_series``): the length grows by one when a call of the
 runtime begins that launches an activity, and falls by one when that activity begins. A call that
 launches many on a stream, such as a graph's, is one launch, which waits until the first of them
-begins (HTA leaves graphs out). If both happen at the same instant the launch comes first, so that
-no length is negative (HTA leaves that to an unstable sort). Activities whose launch is not in the
-trace are left out.
+begins (HTA leaves graphs out). If both happen at the same instant the launch comes first, and an
+activity that begins before its launch, as far as two clocks are apart, begins with it: so no length
+is negative (HTA leaves that to an unstable sort). Activities whose launch is not in the trace are
+left out.
 """
 
 from __future__ import annotations
@@ -14,12 +15,19 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from haiprof.views.intervals import Index
+from haiprof.views.intervals import Index, covered, intersect, merge
 from haiprof.views.trace.linking.linked import Linked
 from haiprof.views.trace.linking.work import worked
 
 #: CUDA's limit of queued launches per stream, after which a launch blocks.
 FULL = 1024
+FULL_SCHEMA = {
+    "device": pl.UInt16(),
+    "stream": pl.UInt32(),
+    "full": pl.Int64(),
+    "calls": pl.UInt32(),
+    "blocked": pl.Int64(),
+}
 
 
 def queue_length(linked: Linked, *, drop_last_step: bool = False) -> pl.DataFrame:
@@ -33,9 +41,10 @@ def queue_length(linked: Linked, *, drop_last_step: bool = False) -> pl.DataFram
     mine = np.flatnonzero(worked(linked, drop_last_step=drop_last_step) & (runtime >= 0))
     mine = _first_of_launch(linked, mine, runtime[mine])
     device, stream = linked.device[mine], linked.stream[mine]
-    begun = activities["start"].to_numpy()[mine]
+    launched = linked.start[runtime[mine]]
+    begun = np.maximum(activities["start"].to_numpy()[mine], launched)
     change = np.repeat(np.array([1, -1], np.int64), len(mine))
-    time = np.concatenate((linked.start[runtime[mine]], begun))
+    time = np.concatenate((launched, begun))
     order = np.lexsort((-change, time, np.tile(stream, 2), np.tile(device, 2)))
     at = mine[order % max(len(mine), 1)]
     # Each stream's changes sum to 0, so that one running sum serves all streams.
@@ -92,27 +101,46 @@ def summary(series: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def blocked(series: pl.DataFrame, linked: Linked, *, full: int = FULL) -> pl.DataFrame:
-    """Return how long each stream's queue was full, so that a launch had to wait.
+def full_queue(linked: Linked, *, full: int = FULL) -> pl.DataFrame:
+    """Return how long each stream's queue was full, and for how long launches waited for it.
 
-    The formula is HTA's (``get_time_spent_blocked_on_full_queue``), which covers one stream only.
+    HTA (``get_time_spent_blocked_on_full_queue``) takes the time in which the queue was full for
+    the time that the host was blocked, and keeps one stream of each rank. But a full queue blocks
+    only who launches: ``blocked`` is the time in which calls that launch onto the stream ran while
+    its queue was full.
 
     Args:
-        series: result of :func:`queue_length`.
         linked: the trace, whose events begin within the time that ``ratio`` refers to.
         full: a queue of this length or more is full.
 
     Returns:
-        One row per stream with a full queue: ``device``, ``stream``, ``blocked`` (ns), ``ratio``.
+        One row per stream with a full queue: ``device``, ``stream``, ``full`` (ns), ``ratio`` (of
+        it to the trace), ``calls`` (that were launching meanwhile), ``blocked`` (ns).
     """
+    series = queue_length(linked)
     begun = np.concatenate((linked.start, linked.activities["start"].to_numpy()))
     whole = int(begun.max() - begun.min()) if len(begun) else 0
-    lasted = (pl.col("time").shift(-1) - pl.col("time")).over("device", "stream")
+    until = pl.col("time").shift(-1).over("device", "stream")
+    times = series.with_columns(until.alias("until")).filter(pl.col("length") >= full)
+    mine = np.flatnonzero(worked(linked) & (linked.runtime >= 0))
+    rows = []
+    for (device, stream), of_stream in times.group_by("device", "stream", maintain_order=True):
+        low, high = merge(of_stream["time"].to_numpy(), of_stream["until"].to_numpy())
+        here = mine[
+            (linked.device[mine] == (-1 if device is None else device))
+            & (linked.stream[mine] == (-1 if stream is None else stream))
+        ]
+        calls = np.unique(linked.runtime[here])
+        waited = covered(low, high, linked.start[calls], linked.end[calls])
+        together = intersect(low, high, *merge(linked.start[calls], linked.end[calls]))
+        rows.append(
+            (device, stream, int((high - low).sum()), int((waited > 0).sum()),
+             int((together[1] - together[0]).sum()))
+        )  # fmt: skip
+    frame = pl.DataFrame(rows, FULL_SCHEMA, orient="row")
     return (
-        series.with_columns(lasted.alias("lasted"))
-        .filter(pl.col("length") >= full)
-        .group_by("device", "stream")
-        .agg(pl.col("lasted").sum().alias("blocked"))
-        .with_columns(pl.when(whole > 0).then(pl.col("blocked") / whole).alias("ratio"))
+        frame.filter(pl.col("full") > 0)
+        .with_columns(pl.when(whole > 0).then(pl.col("full") / whole).alias("ratio"))
+        .select("device", "stream", "full", "ratio", "calls", "blocked")
         .sort("device", "stream")
     )

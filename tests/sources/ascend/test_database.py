@@ -1,21 +1,26 @@
-"""The databases of torch_npu and msprof; no real one is available here.
+"""The databases of torch_npu and msprof.
 
-A real text analysis is written as the documented tables, and must come out the same from there.
+A real text analysis is written as the documented tables, and must come out the same from there; two
+real databases must have the totals of their own tables.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import shutil
 import sqlite3
+import tarfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import hta
 import polars as pl
 import pytest
 from ascend_files import Events, ns, output, rows
+from real_data import DATA, need
 
 from haiprof import schema
 from haiprof.analyzer import Analyzer
@@ -336,3 +341,77 @@ def test_what_is_no_database_or_damaged_fails_in_one_line(both: Any, tmp_path: P
         cut.truncate(lone.stat().st_size // 3)
     with pytest.raises(HaiprofError, match="cannot be read"):
         Analyzer(lone)
+
+
+def small(file: Path, *, named: bool) -> None:
+    """Write a database of one device: a collective of parts, and a kernel for two kinds of cores.
+
+    ``named`` says whether the collective names its device.
+    """
+    writer = Writer(file)
+    core, mixed, part = (writer.string(text) for text in ("AI_CORE", "MIX_AIV", "SDMA"))
+    whole, wait = INVALID, writer.string("Notify Wait")
+    tasks = [
+        # start, end, connection, number, type, context, stream, task
+        (100, 900, 7, 1, core, whole, 4, 20),
+        (110, 300, 7, 2, part, 0, 4, 20),
+        (300, 880, 7, 3, wait, 1, 4, 20),
+        (200, 400, 8, 4, core, whole, 2, 11),
+        (210, 390, 8, 5, mixed, 0, 2, 11),
+        # The number of the task again, of a kernel by itself.
+        (950, 990, 9, 6, core, whole, 2, 11),
+    ]
+    writer.table(
+        "TASK", "startNs INTEGER, endNs INTEGER, connectionId INTEGER, globalTaskId INTEGER,"
+        "taskType INTEGER, contextId INTEGER, streamId INTEGER, taskId INTEGER, deviceId INTEGER",
+        [(*task, 3) for task in tasks],
+    )  # fmt: skip
+    writer.table(
+        "COMPUTE_TASK_INFO", "name INTEGER, globalTaskId INTEGER, taskType INTEGER, opType INTEGER",
+        [(writer.string(name), number, core, writer.string(name))
+         for name, number in (("ReduceSum", 5), ("MatMul", 6))],
+    )  # fmt: skip
+    writer.table(
+        "COMMUNICATION_OP", "opName INTEGER, startNs INTEGER, endNs INTEGER, connectionId INTEGER"
+        + (", deviceId INTEGER" if named else ""),
+        [(writer.string("hcom_allReduce__1_0_1"), 110, 880, 7, *([3] if named else []))],
+    )  # fmt: skip
+    writer.close()
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_collective_is_on_its_device_and_graphs_of_tasks_count_once(
+    named: bool, tmp_path: Path
+) -> None:
+    small(tmp_path / NAME, named=named)
+    run = Analyzer(tmp_path / NAME)
+    (row,) = run.overlap().to_dicts()
+    assert (row["device"], row["communication"], row["computation"]) == (3, 770, 180 + 40)
+    assert row["overlap"] == 180
+    names = run.kernels(kind="kernel").sort("start")["name"].cast(pl.String).to_list()
+    assert names == ["hcom_allReduce__1_0_1", "ReduceSum", "MatMul"]
+    # The stream is that of its parts.
+    assert run.kernels(kind="kernel").sort("start")["stream"].to_list() == [4, 2, 2]
+
+
+def test_totals_of_a_real_database_are_its_own(tmp_path: Path) -> None:
+    with tarfile.open(need(DATA / "other" / "formats.tar.xz")) as archive:
+        members = [each for each in archive.getmembers() if "ascend_db/" in each.name]
+        archive.extractall(tmp_path, members, filter="data")
+    run = Analyzer(tmp_path / "formats" / "ascend_db")
+    for row in run.overlap().iter_rows(named=True):
+        (file,) = tmp_path.rglob(f"ascend_pytorch_profiler_{row['rank']}.db")
+        with contextlib.closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as database:
+            computed = database.execute(
+                "SELECT startNs, endNs FROM TASK JOIN COMPUTE_TASK_INFO USING (globalTaskId)"
+            ).fetchall()
+            moved = database.execute("SELECT startNs, endNs FROM COMMUNICATION_OP").fetchall()
+        computing, moving, both = hta.union(computed), hta.union(moved), hta.union(computed + moved)
+        assert row["device"] == row["rank"]
+        assert (row["computation"], row["communication"]) == (computing, moving)
+        assert row["overlap"] == computing + moving - both
+        if row["rank"] == 0:
+            assert (computing, moving, row["overlap"]) == (8_903_431, 102_108_100, 4_036_153)
+    used = run.overview().devices["utilization"].to_list()
+    assert used == [pytest.approx(0.7043, abs=1e-4), pytest.approx(0.6979, abs=1e-4)]
+    assert (run.queue_length()["length"] >= 0).all()

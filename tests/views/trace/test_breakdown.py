@@ -7,11 +7,12 @@ from hypothesis import strategies as st
 from trace_rows import kernel, span, table
 
 from haiprof.views.trace.as_other_tools.msprof_step_trace import step_trace
+from haiprof.views.trace.distributed import breakdown
 from haiprof.views.trace.linking.linked import link
 from haiprof.views.trace.overview import OTHER, PARTS, overview
 
 SPANS = {
-    "communication": ("user", "nccl:all_reduce"),
+    "communication": ("user", "gloo:all_reduce"),
     "runtime": ("runtime", "cudaLaunchKernel"),
     "dataloader": ("user", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"),
     "cpu": ("op", "aten::mm"),
@@ -88,3 +89,23 @@ def test_multiprocessors_are_full_at_most() -> None:
     (device,) = overview(link(table("spans", []), table("kernels", kernels))).devices.to_dicts()
     assert device["sm_efficiency"] == (5 * 0.25 + 5 * 1.0) / 40
     assert device["occupancy"] == (0.5 * 10 + 0.0 * 5) / 15
+
+
+def test_communication_is_that_of_distributed() -> None:
+    nccl = span("user", "nccl:all_reduce", 10, 30), kernel("ncclDevKernel_AllReduce", 20, 50)
+    for calls, kernels, communication, cpu in (
+        # The call only launches the kernel.
+        ([nccl[0]], [nccl[1]], 30, 10),
+        # NCCL runs as a kernel of its name, or not at all.
+        ([nccl[0]], [kernel("k", 20, 50)], 0, 10),
+        ([nccl[0]], [], 20, 0),
+        ([span("user", "gloo:all_reduce", 10, 30)], [nccl[1]], 40, 0),
+        ([span("user", "hccl:all_reduce", 10, 30)], [kernel("remote", 60, 80)], 20, 0),
+        ([span("user", "hccl:all_reduce", 10, 30)], [kernel("hcom_allReduce_1", 60, 80)], 20, 20),
+    ):
+        spans = [span("step", "ProfilerStep#1", 0, 100, step=1), *calls]
+        linked = link(table("spans", spans), table("kernels", kernels))
+        (step,) = overview(linked).steps.to_dicts()
+        (split,) = breakdown(linked).to_dicts()
+        assert (step["communication"], step["cpu"]) == (communication, cpu), calls
+        assert split["communication"] + split["overlap"] == communication

@@ -83,10 +83,15 @@ def test_traces_without_steps_or_rows_are_compared() -> None:
     unstepped = link(spans_of([{"name": "mm", "start": 0, "duration": 9}]), kernels_of([]))
     comparison = compare(empty, unstepped)
     assert comparison.kernels.height == 0
-    assert comparison.steps["verdict"].to_list() == ["too few steps"]
+    assert comparison.steps.select("name", "verdict").rows() == [("trace", "too few steps")]
     assert comparison.steps["difference"].to_list() == [None]
     assert comparison.operators["verdict"].to_list() == ["new"]
-    assert comparison.operators["after"].to_list() == [None]
+    assert comparison.operators["after"].to_list() == [9.0]
+    slower = link(spans_of([{"name": "mm", "start": 0, "duration": 12}]), kernels_of([]))
+    row = compare(unstepped, slower).operators.row(0, named=True)
+    assert (row["name"], row["difference"], row["verdict"]) == ("mm", 3.0, "too few steps")
+    # A trace with steps is not compared with one without.
+    assert compare(run([{"mm": 5}]), slower).steps["difference"].to_list() == [None]
 
 
 def test_what_does_not_run_in_a_step_is_a_sample_of_nothing() -> None:

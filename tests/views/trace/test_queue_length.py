@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from trace_frames import kernels_of, spans_of
 
 from haiprof.views.trace.linking.linked import Linked, link
-from haiprof.views.trace.queue_length import blocked, queue_length, summary
+from haiprof.views.trace.queue_length import full_queue, queue_length, summary
 
 #: Calls that HTA knows to launch something.
 KNOWN = [
@@ -76,7 +76,7 @@ def test_every_launch_joins_and_leaves(run: str) -> None:
         assert (last["length"] == 0).all()
         full = hta.result(run, "blocked_on_full_queue", last=True)
         if full == []:
-            assert blocked(queue_length(known(worker.with_last)), worker.with_last).height == 0
+            assert full_queue(known(worker.with_last)).height == 0
 
 
 piece = st.tuples(st.integers(0, 30), st.integers(0, 10), st.integers(0, 1))
@@ -109,8 +109,8 @@ def test_length_is_what_was_launched_and_has_not_begun(
         lengths = {t: sum(a <= t < b for a, b in mine) for t in range(50)}
         assert all(lengths[t] == length for t, length in by_time.items())
         waited[stream] = sum(length >= full for length in lengths.values())
-    found = blocked(series, linked, full=full)
-    made = dict(found.select("stream", "blocked").rows())
+    found = full_queue(linked, full=full)
+    made = dict(found.select("stream", "full").rows())
     assert {s: t for s, t in made.items() if t} == {s: t for s, t in waited.items() if t}
 
 
@@ -123,3 +123,26 @@ def test_a_graph_is_one_launch_that_waits_for_its_first_kernel() -> None:
     series = queue_length(link(calls, kernels))
     assert series.select("time", "length").rows() == [(0, 1), (5, 0)]
     assert summary(series)["time_mean"].to_list() == [1.0]
+
+
+def test_an_activity_that_begins_before_its_launch_has_not_waited() -> None:
+    call = {"category": "runtime", "name": "launch", "start": 100, "duration": 5, "correlation": 1}
+    ran = {"name": "k", "start": 93, "duration": 20, "correlation": 1, "stream": 7}
+    series = queue_length(link(spans_of([call]), kernels_of([ran])))
+    assert series.select("time", "length").rows() == [(100, 1), (100, 0)]
+
+
+def test_only_who_launches_onto_a_full_queue_is_blocked() -> None:
+    spans = [
+        {"start": start, "duration": duration, "category": "runtime", "name": "l",
+         "correlation": number}
+        for number, (start, duration) in enumerate(((0, 1), (2, 1), (10, 30), (60, 2)), 1)
+    ]  # fmt: skip
+    ran = [
+        {"name": "k", "start": start, "duration": 1, "correlation": number, "stream": stream}
+        for number, (start, stream) in enumerate(((20, 7), (30, 7), (45, 7), (70, 8)), 1)
+    ]
+    (row,) = full_queue(link(spans_of(spans), kernels_of(ran)), full=2).to_dicts()
+    # Two wait from 2 on and three from 10 on; from 30 on one. The third call runs from 10 to 40.
+    assert (row["stream"], row["full"], row["calls"], row["blocked"]) == (7, 28, 2, 1 + 20)
+    assert row["ratio"] == 28 / 70

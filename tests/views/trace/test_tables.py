@@ -6,6 +6,8 @@ from typing import Any
 
 import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from trace_rows import kernel, span, table
 
 from haiprof.views.trace.as_other_tools.msprof_op_statistics import op_statistics
@@ -131,3 +133,46 @@ def test_step_trace(trace: Linked) -> None:
         "forward_start": 50, "backward_end": 450, "device_end": 520, "forward_backward": 400,
         "refresh": 70, "interval": None, "stage": 450, "bubble": 0,
     }  # fmt: skip
+
+
+#: An activity: its step, when it begins in it, its length, whether it receives or backward runs it.
+ACTIVITIES = st.tuples(
+    st.integers(0, 2), st.integers(0, 30), st.integers(0, 200), st.booleans(), st.booleans()
+)
+
+
+@given(st.lists(ACTIVITIES, max_size=8))
+def test_no_part_of_a_step_is_negative_though_steps_overlap_on_the_device(
+    activities: list[tuple[int, int, int, bool, bool]],
+) -> None:
+    spans, ran = [], []
+    for step in range(3):
+        start = 100 * step
+        spans.append(span("step", f"ProfilerStep#{step}", start, start + 90, step=step))
+    for number, (step, at, length, receives, back) in enumerate(activities):
+        start, thread = 100 * step + at, 10 + number
+        if back:
+            spans.append(span("op", "MmBackward0", start, start + 9, thread=thread))
+        spans.append(
+            span("runtime", "l", start + 1, start + 2, thread=thread, correlation=number + 1)
+        )
+        name = "ncclDevKernel_Recv" if receives else "k"
+        kind = "memcpy" if back and number % 2 else "kernel"
+        ran.append(kernel(name, start + 3, start + 3 + length, correlation=number + 1, kind=kind))
+    made = step_trace(link(table("spans", spans), table("kernels", ran)))
+    times = ("step", "start", "forward_start", "backward_end", "device_end")
+    for name in set(made.columns) - set(times):
+        assert (made[name].drop_nulls() >= 0).all(), name
+
+
+def test_the_interval_is_from_the_end_of_all_earlier_steps() -> None:
+    spans, ran = [], []
+    # The first step's copy still runs in the third step.
+    for step, (start, end) in enumerate([(5, 260), (110, 150), (205, 290), (320, 330)]):
+        spans += [
+            span("step", f"ProfilerStep#{step}", 100 * step, 100 * step + 90, step=step),
+            span("runtime", "l", 100 * step + 1, 100 * step + 2, correlation=step + 1),
+        ]
+        ran.append(kernel("k", start, end, correlation=step + 1))
+    made = step_trace(link(table("spans", spans), table("kernels", ran)))
+    assert made["interval"].to_list() == [None, 0, 0, 30]

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from haiprof.views.intervals import Index, Times, covered, merge
+from haiprof.views.intervals import Index, Times, covered, covered_per_group, merge
 from haiprof.views.trace.linking import roles
 from haiprof.views.trace.linking.ancestors import climb
 from haiprof.views.trace.linking.linked import Linked, looked_up
@@ -58,13 +58,15 @@ def step_trace(linked: Linked) -> pl.DataFrame:
     exposed, copying and free are the step; ``preparing`` (from the step's start to its first
     activity); ``forward_start``, ``backward_end``, ``device_end`` (times); ``forward_backward``
     (from the first to the second), ``refresh`` (from the second to the third), ``interval`` (from
-    the step before's end on the device to this one's beginning); ``bubble`` (kernels that receive
-    from another pipeline stage, for which they wait) and ``stage`` (from the first to the end of
-    the last kernel, less the bubble). What torch_npu calls free is ``stage`` and ``bubble`` less
-    computing and exposed, and what it calls preparing ends at ``forward_start``.
+    the end of all earlier steps on the device to this one's beginning, 0 if it began before);
+    ``bubble`` (when kernels received from another pipeline stage, for which they wait) and
+    ``stage`` (from the first to the end of the last kernel, less the bubble). What torch_npu calls
+    free is ``stage`` and ``bubble`` less computing and exposed, and what it calls preparing ends at
+    ``forward_start``.
 
     Null: everything that needs activities, in a step without any; ``backward_end`` and what
-    depends on it in a step without backward; the first step's ``interval``.
+    depends on it in a step without backward; ``forward_backward`` also if backward only copied,
+    before the first kernel; ``interval`` of the first step, and after a step without activities.
     """
     low, high = linked.steps["start"].to_numpy(), linked.steps["end"].to_numpy()
     activities = linked.activities
@@ -89,8 +91,13 @@ def step_trace(linked: Linked) -> pl.DataFrame:
     backward_end = _last(at[backward], end[backward], len(low))
     kernels_end = _last(at[kernels], end[kernels], len(low))
     receives = kernels & communicates & _receiving(linked)
-    bubble = np.zeros(len(low), np.int64)
-    np.add.at(bubble, at[receives], (end - start)[receives])
+    bubble = covered_per_group(
+        at[receives],
+        start[receives],
+        end[receives],
+        forward,
+        kernels_end,
+    )
     columns = {
         "duration": high - low,
         "computing": computing,
@@ -116,9 +123,13 @@ def step_trace(linked: Linked) -> pl.DataFrame:
         )
         .with_columns(
             (pl.col("first") - pl.col("start")).clip(lower_bound=0).alias("preparing"),
-            (pl.col("backward_end") - pl.col("forward_start")).alias("forward_backward"),
+            pl.when(pl.col("backward_end") >= pl.col("forward_start"))
+            .then(pl.col("backward_end") - pl.col("forward_start"))
+            .alias("forward_backward"),
             (pl.col("device_end") - pl.col("backward_end")).alias("refresh"),
-            (pl.col("forward_start") - pl.col("device_end").shift()).alias("interval"),
+            (pl.col("forward_start") - pl.col("device_end").cum_max().shift())
+            .clip(lower_bound=0)
+            .alias("interval"),
             (pl.col("kernels_end") - pl.col("forward_start") - pl.col("bubble")).alias("stage"),
         )
         .select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())

@@ -1,0 +1,1 @@
+"""Reads the memory timelines of torch.profiler (``export_memory_timeline``)."""
