@@ -16,6 +16,7 @@ from traces import expected, files, load, runs
 from haiprof import _core
 from haiprof.views.trace.critical_path.graph import graph
 from haiprof.views.trace.critical_path.path import CriticalPath, critical_path, of_range, of_step
+from haiprof.views.trace.critical_path.window import Window, threads
 from haiprof.views.trace.linking.linked import Linked, link
 
 #: Traces of which HTA's window is the whole trace, so that its length is comparable with ours.
@@ -75,26 +76,6 @@ def test_the_path_of_a_trace_and_of_a_step_is_whole(run: str) -> None:
     elif theirs is None:
         assert run in {"hta_cpu_only", "hta_cupti_counters", "hta_mtia_inference",
                        "tb_resnet50_num_workers_0", "handmade_old"}  # fmt: skip
-
-
-@pytest.mark.parametrize("run", ["hta_cp_alexnet", "hta_cp_event_sync", "hta_sampled_2rank",
-                                 "tl_mi300_resnet_act_checkpoint"])  # fmt: skip
-def test_what_is_not_on_the_path_may_be_shorter(run: str) -> None:
-    trace = linked(run)
-    made = graph(trace, int(trace.steps["start"].min()), int(trace.steps["end"].max()))
-    distance, path = _core.longest_path(made.source, made.target, made.weight, len(made.time))
-    random = np.random.default_rng(0)
-    for _ in range(5):
-        shorter = made.weight - (random.random(len(made.weight)) * made.weight).astype(np.int64)
-        shorter[path] = made.weight[path]
-        again, same = _core.longest_path(made.source, made.target, shorter, len(made.time))
-        assert again[-1] == distance[-1]
-        assert made.weight[same].sum() == distance[-1]
-    shorter = made.weight.copy()
-    on_path = path[np.argmax(made.weight[path])]
-    shorter[on_path] = 0
-    again, _ = _core.longest_path(made.source, made.target, shorter, len(made.time))
-    assert again[-1] < distance[-1]
 
 
 def test_htas_delays_are_ours_where_both_see_the_same_path() -> None:
@@ -247,9 +228,9 @@ def test_a_backward_thread_has_the_path_while_the_main_thread_waits_for_it() -> 
         ("ProfilerStep#1", 20_000), ("aten::add_", 50_000), ("ProfilerStep#1", 30_000),
     ]  # fmt: skip
     # Waiting for another thread is not work: were that thread faster, so would be the step.
-    edges = graph(trace, path.start, path.end)
-    waiting = (edges.time[edges.source] == 60_000) & (edges.time[edges.target] == 420_000)
-    assert edges.weight[waiting].tolist() == [0]
+    time, edges, _ = graph(trace, Window(path.start, path.end))
+    waiting = (time[edges.source] == 60_000) & (time[edges.target] == 420_000)
+    assert edges.least[waiting].tolist() == [0]
 
 
 def test_kernels_of_a_graph_follow_each_other_not_the_launch() -> None:
@@ -306,6 +287,132 @@ def test_a_range_lasts_until_what_it_launched_has_ended() -> None:
         of_range(trace, "forward", 2)
     with pytest.raises(ValueError, match="there is no step 7"):
         of_step(trace, 7)
+
+
+def test_a_host_that_runs_ahead_leaves_the_step_to_the_device() -> None:
+    spans = []
+    kernels = []
+    for step in range(3):
+        begun = step * 30_000
+        spans.append({**STEP, "name": f"ProfilerStep#{step}", "step": step, "start": begun,
+                      "duration": 30_000})  # fmt: skip
+        spans.append(launch(begun + 5_000, step + 1))
+        kernels.append(kernel(20_000 + step * 200_000, 219_000 + step * 200_000, step + 1))
+    trace = link(spans_of(spans), kernels_of(kernels))
+    for step in (1, 2):
+        path = of_step(trace, step)
+        check(trace, path)
+        # The host's calls of later steps, in the same time, are not the step's.
+        assert path.path.select(pl.col("kind").cast(pl.String), "duration").rows() == [
+            ("stream", 1_000), ("kernel", 199_000)
+        ]  # fmt: skip
+
+
+def test_a_call_that_a_full_queue_blocks_waits_for_the_device() -> None:
+    count, lasts = 700, 1_000_000
+    spans: list[dict[str, Any]] = []
+    kernels = []
+    now = 0
+    for number in range(count):
+        begun = 20_000 + number * lasts
+        # From the 600th on, a launch returns when an earlier kernel has ended.
+        blocked = number >= 600
+        until = 20_000 + (number - 590) * lasts + 1_000 if blocked else now + 2_000
+        spans.append(runtime("cudaLaunchKernel", now, max(until - now, 2_000), number + 1))
+        now = max(until, now + 2_000)
+        kernels.append(kernel(begun, begun + lasts, number + 1))
+    spans.append({"name": "aten::last", "start": now, "duration": 1_000_000_000})
+    trace = link(spans_of(spans), kernels_of(kernels))
+    path = critical_path(trace)
+    check(trace, path)
+    shares = dict(path.summary.select("kind", "duration").rows())
+    # Had the launches counted as the host's, it would be on the path until the last one returned.
+    assert shares["kernel"] == pytest.approx(now - 20_000, abs=2 * lasts)
+    assert shares["queue"] == 1_000
+
+
+def test_a_kernel_that_begins_late_for_no_known_reason_is_unexplained() -> None:
+    spans = [launch(2_000, 1), runtime("cudaDeviceSynchronize", 20_000, 990_000, 2)]
+    found = path_of(spans, [kernel(900_000, 1_000_000, 1)])
+    assert found == [
+        ("unexplained", 898_000), ("kernel", 100_000), ("sync", 10_000)
+    ]  # fmt: skip
+
+
+def test_a_kernel_that_begins_late_on_a_busy_device_waited_for_room() -> None:
+    spans = [
+        launch(0, 1), launch(12_000, 2), runtime("cudaDeviceSynchronize", 30_000, 990_000, 3)
+    ]  # fmt: skip
+    kernels = [
+        kernel(14_000, 890_000, 1, name="fills the device"),
+        kernel(889_000, 1_000_000, 2, stream=9),
+    ]
+    trace = link(spans_of(spans), kernels_of(kernels))
+    path = critical_path(trace)
+    check(trace, path)
+    assert path.path.select(pl.col("kind").cast(pl.String), "name", "duration").rows()[2:] == [
+        ("occupied", "fills the device", 877_000), ("kernel", "gemm", 111_000),
+        ("sync", "cudaDeviceSynchronize", 20_000),
+    ]  # fmt: skip
+
+
+def test_an_event_stands_for_what_was_launched_before_it() -> None:
+    spans = [
+        launch(0, 1),
+        runtime("cudaStreamWaitEvent", 20_000, 2_000, 2),
+        launch(30_000, 3),
+        launch(50_000, 4),
+        runtime("cudaDeviceSynchronize", 70_000, 240_000, 5),
+    ]
+    kernels = [
+        kernel(12_000, 100_000, 1, stream=20, name="awaited"),
+        kernel(150_000, 300_000, 3),
+        kernel(101_000, 149_000, 4, stream=20, name="launched later"),
+    ]
+    names = [name for _, name in _elements(spans, kernels) if name is not None]
+    assert "awaited" in names
+    assert "launched later" not in names
+
+
+def _elements(
+    spans: list[dict[str, Any]], kernels: list[dict[str, Any]]
+) -> list[tuple[str, str | None]]:
+    path = critical_path(link(spans_of(spans), kernels_of(kernels)))
+    return path.path.select(pl.col("kind", "name").cast(pl.String)).rows()
+
+
+def test_without_steps_the_thread_that_drives_the_other_is_the_main_one() -> None:
+    backward = {"category": "op", "thread": 2, "forward_thread": 1}
+    spans = [
+        {"name": "train", "category": "user", "start": 0, "duration": 900_000},
+        {"name": "aten::mm", "start": 10_000, "duration": 50_000},
+        {"name": "MmBackward0", "start": 100_000, "duration": 700_000, **backward},
+        *(launch(110_000 + 20_000 * number, number + 1, thread=2) for number in range(20)),
+    ]
+    kernels = [
+        kernel(125_000 + 20_000 * number, 130_000 + 20_000 * number, number + 1)
+        for number in range(20)
+    ]
+    trace = link(spans_of(spans), kernels_of(kernels))
+    main, workers = threads(trace)
+    assert (main.tolist(), workers.tolist()) == ([1], [2])
+    path = critical_path(trace)
+    check(trace, path)
+    # From the main thread to the worker and back.
+    assert path.path["thread"].unique(maintain_order=True).to_list() == [1, 2]
+    assert path.path["thread"].to_list()[0] == path.path["thread"].to_list()[-1] == 1
+
+
+def test_no_thread_of_a_server_drives_the_others() -> None:
+    spans = [
+        {"name": f"request {thread}", "start": 1_000_000 * thread, "duration": 500_000,
+         "thread": thread}
+        for thread in range(1, 5)
+    ]  # fmt: skip
+    trace = link(spans_of(spans), kernels_of([]))
+    assert threads(trace)[0].tolist() == []
+    # Nothing says what the last thread waited for before.
+    assert [kind for kind, _ in path_of(spans, [])] == ["unexplained", "host"]
 
 
 EDGES = st.lists(st.tuples(st.integers(0, 14), st.integers(0, 14), st.integers(0, 9)), max_size=60)
