@@ -7,7 +7,7 @@ Tests: tests/answers/test_traced.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -21,6 +21,8 @@ from haiprof.sources import tables
 from haiprof.sources.arrow_memory import give_back
 from haiprof.views.trace import communication, cupti_counters, distributed, memory, overview
 from haiprof.views.trace.critical_path import path as path_view
+from haiprof.views.trace.critical_path import what_if as what_if_view
+from haiprof.views.trace.critical_path.window import Window
 from haiprof.views.trace.linking.linked import Linked
 
 
@@ -89,17 +91,52 @@ def counters_of(process: Process, links: Links | None) -> pl.DataFrame:
 
 def path_of(linked: Linked, step: int | None, inside: str | None) -> path_view.CriticalPath | str:
     """Return the critical path, or what the trace lacks."""
-    if step is None and linked.steps.height:
-        lengths = linked.steps["end"] - linked.steps["start"]
-        step = int(linked.steps["step"][lengths.arg_max() or 0])
     try:
-        if inside is not None:
-            return path_view.of_range(linked, inside)
-        if step is not None:
-            return path_view.of_step(linked, step)
+        return path_view.walked(linked, _window(linked, step, inside))
     except ValueError as error:
         return str(error)
-    return path_view.critical_path(linked)
+
+
+def what_if_of(
+    linked: Linked,
+    step: int | None,
+    inside: str | None,
+    chosen: Mapping[str, str | None],
+    factors: Sequence[float],
+) -> pl.DataFrame | str:
+    """Return what less work would save, the most first, or what the trace lacks.
+
+    ``chosen``: names by what they are; those of the candidates if all are None.
+    """
+    step = _longest(linked) if step is None and inside is None else step
+    try:
+        window = _window(linked, step, inside)
+        works = [
+            (what, name, what_if_view.OF[what](linked, name))
+            for what, name in chosen.items()
+            if name is not None
+        ] or what_if_view.candidates(linked, path_view.walked(linked, window))
+    except ValueError as error:
+        return str(error)
+    of_step = pl.lit(None if inside is not None or not linked.stepped else step, pl.UInt32())
+    return (
+        what_if_view.what_if(linked, window, works, factors)
+        .sort("saving", descending=True, maintain_order=True)
+        .select(of_step.alias("step"), pl.all())
+    )
+
+
+def _longest(linked: Linked) -> int | None:
+    lengths = linked.steps["end"] - linked.steps["start"]
+    return int(linked.steps["step"][lengths.arg_max() or 0]) if linked.steps.height else None
+
+
+def _window(linked: Linked, step: int | None, inside: str | None) -> Window:
+    """The window of a range or of a step, by default of the longest."""
+    if inside is not None:
+        return path_view.window_of_range(linked, inside)
+    step = _longest(linked) if step is None else step
+    return path_view.window(linked) if step is None else path_view.window_of_step(linked, step)
 
 
 def findings_of(process: Process, links: Links | None) -> list[recommendation.Finding]:

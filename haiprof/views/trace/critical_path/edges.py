@@ -19,10 +19,10 @@ from haiprof.views.intervals import Index, Times
 from haiprof.views.trace.critical_path.window import Activities, Bools, Host, Int32s
 from haiprof.views.trace.linking.linked import Linked
 
-#: The kinds of edges.
+#: The kinds of elements of a path: of edges, and ``rank``.
 KINDS: Final = (
     "host", "outside", "launch", "stream", "event", "kernel", "communication", "memcpy", "memset",
-    "occupied", "sync", "queue", "unexplained",
+    "occupied", "sync", "queue", "rank", "unexplained",
 )  # fmt: skip
 KIND: Final = {kind: number for number, kind in enumerate(KINDS)}
 #: ``who`` of work outside of calls; an activity is ``ACTIVITY - row``, a call its row.

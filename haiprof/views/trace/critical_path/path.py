@@ -34,6 +34,8 @@ until what it launched has ended.
 - ``launch``: else, to the begin of the launching call.
 - ``occupied``: such a wait longer than ``PROMPT`` while the device was busy with other streams; the
   element names the activity that ran.
+- ``rank``: the part of a collective in which this rank waited for others, if their traces are there
+  (:mod:`haiprof.views.trace.critical_path.ranks`).
 - ``unexplained``: such a wait on a device that was not busy, and all else for which the file gives
   no reason: before an activity without a launch, to the last end on its device.
 
@@ -54,7 +56,7 @@ import numpy as np
 import polars as pl
 
 from haiprof.common.choices import quoted, unknown
-from haiprof.views.trace.critical_path.edges import KIND, KINDS
+from haiprof.views.trace.critical_path.edges import KINDS
 from haiprof.views.trace.critical_path.graph import graph
 from haiprof.views.trace.critical_path.window import STEP, Activities, Int32s, Window
 from haiprof.views.trace.linking.linked import CALLS, Linked
@@ -72,6 +74,7 @@ PATH_SCHEMA: Final = {
     "stream": pl.UInt32(),
     "op": pl.UInt32(),
     "activity": pl.UInt32(),
+    "waits_for": pl.String(),
 }
 SUMMARY_SCHEMA: Final = {
     "kind": pl.String(),
@@ -99,7 +102,8 @@ class CriticalPath:
         path: its elements in the order of time, each begins where the one before ends: ``start``,
             ``duration``, ``kind``, ``name`` (of the call or the activity), ``operator`` (behind the
             activity), ``share`` (of the window), ``thread``, ``device``, ``stream``, ``op`` (row of
-            the call in ``linked.ops``), ``activity`` (row in ``linked.activities``).
+            the call in ``linked.ops``), ``activity`` (row in ``linked.activities``), ``waits_for``
+            (the label of another rank; see :mod:`haiprof.views.trace.critical_path.ranks`).
         summary: by kind, ``elements``, ``duration`` and ``share``; longest first.
         names: the same by kind and name.
         skewed: launches that come after their activity in the file: its clocks disagree there.
@@ -120,7 +124,7 @@ def of_step(linked: Linked, step: int) -> CriticalPath:
     Raises:
         ValueError: there is no such step.
     """
-    return _walked(linked, window_of_step(linked, step))
+    return walked(linked, window_of_step(linked, step))
 
 
 def window_of_step(linked: Linked, step: int) -> Window:
@@ -144,7 +148,7 @@ def of_range(linked: Linked, name: str, nth: int = 0) -> CriticalPath:
     Raises:
         ValueError: there is no such range.
     """
-    return _walked(linked, window_of_range(linked, name, nth))
+    return walked(linked, window_of_range(linked, name, nth))
 
 
 def window_of_range(linked: Linked, name: str, nth: int = 0) -> Window:
@@ -169,7 +173,7 @@ def window_of_range(linked: Linked, name: str, nth: int = 0) -> Window:
 
 def critical_path(linked: Linked, start: int | None = None, end: int | None = None) -> CriticalPath:
     """Return the critical path of a window of the trace; without one, of all of it."""
-    return _walked(linked, window(linked, start, end))
+    return walked(linked, window(linked, start, end))
 
 
 def window(linked: Linked, start: int | None = None, end: int | None = None) -> Window:
@@ -180,8 +184,8 @@ def window(linked: Linked, start: int | None = None, end: int | None = None) -> 
     return Window(begin, finish)
 
 
-def _walked(linked: Linked, window: Window) -> CriticalPath:
-    """Walk back from the end of a window."""
+def walked(linked: Linked, window: Window) -> CriticalPath:
+    """Return the critical path of a window: walk back from its end."""
     from haiprof import _core
 
     time, edges, skewed = graph(linked, window)
@@ -195,19 +199,26 @@ def _walked(linked: Linked, window: Window) -> CriticalPath:
     begun = time[edges.source[taken]]
     duration = time[edges.target[taken]] - begun
     some = duration > 0
-    whole = max(finish - begin, 1)
     kind = edges.kind[taken]
     path = _described(linked, edges.call[taken][some], edges.activity[taken][some]).with_columns(
         pl.Series("start", begun[some]),
         pl.Series("duration", duration[some]),
         pl.Series("kind", KINDS, pl.Categorical()).gather(kind[some]),
-        pl.Series("share", duration[some] / whole),
+        pl.Series("share", duration[some] / max(finish - begin, 1)),
+        pl.lit(None).alias("waits_for"),
     )
     path = path.select(pl.col(column).cast(to) for column, to in PATH_SCHEMA.items())
+    return summed_up(begin, finish, path, skewed)
+
+
+def summed_up(start: int, end: int, path: pl.DataFrame, skewed: int) -> CriticalPath:
+    """Return the path of these elements, with its sums."""
+    whole = max(end - start, 1)
+    explained = path["kind"].cast(pl.String) != "unexplained"
     return CriticalPath(
-        begin,
-        finish,
-        int(duration[kind != KIND["unexplained"]].sum()),
+        start,
+        end,
+        int(path["duration"].filter(explained).sum()),
         path,
         pl.DataFrame(_summary(path, whole, ["kind"]), SUMMARY_SCHEMA, orient="row"),
         pl.DataFrame(_summary(path, whole, ["kind", "name"]), NAMES_SCHEMA, orient="row"),

@@ -22,7 +22,7 @@ Times are int64 ns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -256,3 +256,11 @@ def of_kernel(linked: Linked, name: str) -> Work:
         names = texts.cast(pl.String).drop_nulls().to_list()
         raise ValueError(f"there is no kernel {quoted(name)}: {unknown(name, names)}")
     return Work(activities=chosen)
+
+
+#: How to find the work of a name, by what it is.
+OF: Final[dict[str, Callable[[Linked, str], Work]]] = {
+    "operator": of_operator,
+    "kernel": of_kernel,
+    "kind": of_kind,
+}
