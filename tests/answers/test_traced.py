@@ -192,7 +192,7 @@ def test_a_step_that_one_session_has_is_found_in_it(tmp_path: Path) -> None:
 
 
 def test_what_less_work_would_save_is_of_the_step_that_is_asked_for() -> None:
-    run = Analyzer(files("hta_ns_resolution")[0].parent)
+    run = Analyzer(traces.files("hta_ns_resolution")[0].parent)
     half = run.what_if(step=103, kind="computation")
     assert half.select("step", "what", "name", "factor").rows() == [
         (103, "kind", "computation", 0.0), (103, "kind", "computation", 0.5),

@@ -60,7 +60,7 @@ from haiprof.views.trace.critical_path.edges import KINDS
 from haiprof.views.trace.critical_path.graph import graph
 from haiprof.views.trace.critical_path.window import STEP, Activities, Int32s, Window
 from haiprof.views.trace.linking.linked import CALLS, Linked
-from haiprof.views.trace.linking.names import numbered, one_of
+from haiprof.views.trace.linking.names import dense, numbered, one_of
 
 PATH_SCHEMA: Final = {
     "start": pl.Int64(),
@@ -190,10 +190,11 @@ def walked(linked: Linked, window: Window) -> CriticalPath:
 
     time, edges, skewed = graph(linked, window)
     begin, finish, _ = window
-    met = np.flatnonzero(edges.last)
-    met = met[np.argsort(edges.target[met], kind="stable")]
-    to = edges.target[met]
     # One edge leads to each node, so that there is one path.
+    met = np.full(len(time), -1)
+    met[edges.target[edges.last]] = np.flatnonzero(edges.last)
+    met = met[1:]
+    to = edges.target[met]
     _, on_path = _core.longest_path(edges.source[met], to, time[to], len(time))
     taken = met[on_path]
     begun = time[edges.source[taken]]
@@ -214,7 +215,8 @@ def walked(linked: Linked, window: Window) -> CriticalPath:
 def summed_up(start: int, end: int, path: pl.DataFrame, skewed: int) -> CriticalPath:
     """Return the path of these elements, with its sums."""
     whole = max(end - start, 1)
-    explained = path["kind"].cast(pl.String) != "unexplained"
+    number, kinds = numbered(path["kind"])
+    explained = pl.Series((kinds.cast(pl.String) != "unexplained").to_numpy()[number])
     return CriticalPath(
         start,
         end,
@@ -238,7 +240,8 @@ def _summary(path: pl.DataFrame, whole: int, by: list[str]) -> list[tuple[object
         number, known = numbered(path[each])
         group = group * len(known) + number
         texts.append(known.cast(pl.String).to_list())
-    found, of = np.unique(group, return_inverse=True)
+    of, first = dense(group)
+    found = group[first]
     lasted = np.zeros(len(found), np.int64)
     np.add.at(lasted, of, path["duration"].to_numpy())
     keys = zip(*np.unravel_index(found, [len(known) for known in texts]), strict=True)
