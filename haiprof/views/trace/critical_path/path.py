@@ -33,7 +33,8 @@ until what it launched has ended.
   earlier work of the stream.
 - ``launch``: else, to the begin of the launching call.
 - ``occupied``: such a wait longer than ``PROMPT`` while the device was busy with other streams; the
-  element names the activity that ran.
+  element names the activity that ran. An activity that was launched to a free stream of a device
+  that was busy by then goes back to the begin of that activity instead, as a part of it.
 - ``rank``: the part of a collective in which this rank waited for others, if their traces are there
   (:mod:`haiprof.views.trace.critical_path.ranks`).
 - ``unexplained``: such a wait on a device that was not busy, and all else for which the file gives

@@ -23,6 +23,8 @@ TOLERANCE: Final = 10_000
 #: An activity that begins later than this after all that it is known to wait for, in ns, waits for
 #: something else.
 PROMPT: Final = 100_000
+#: So many activities that began before an instant are searched for one that still ran.
+_STREAMS: Final = 16
 #: A stream has a full queue only with at least this many launches that have not begun. CUDA's
 #: queues take 1024 commands, of which not all are activities.
 FULL: Final = 512
@@ -192,28 +194,54 @@ def of_activities(linked: Linked, acts: Activities) -> Index:
     return found
 
 
-def of_devices(acts: Activities, late: Index, since: Times) -> Index:
-    """For each activity that nothing known delayed, the one that occupied its device, or -1.
+class Occupied(NamedTuple):
+    """Why activities began late, of each: the activity of another stream, or -1.
 
-    The device was occupied if other activities ran in nine tenths of the time from ``since`` until
-    the activity began. Of those, it is the one that began last.
+    The device was occupied if others ran in nine tenths of the time from when nothing else delayed
+    an activity until it began.
+
+    Attributes:
+        ran: the one that then ran, and had begun last; or else the one that had ended last.
+        already: whether the device was occupied from the beginning of that time.
     """
-    found = np.full(len(late), -1, np.intp)
+
+    ran: Index
+    already: Bools
+
+
+def of_devices(acts: Activities, late: Index, since: Times) -> Occupied:
+    """Return what occupied the device of activities that began later than ``since``."""
+    ran = np.full(len(late), -1, np.intp)
+    already = np.zeros(len(late), bool)
     device = acts.lane >> 33
     for each in np.unique(device[late]):
         asked = np.flatnonzero(device[late] == each)
         here = np.flatnonzero((device == each) & (acts.end > acts.start))
         if not len(here):
             continue
-        here = here[np.argsort(acts.start[here], kind="stable")]
-        begun = acts.start[late[asked]]
+        begun, ready = acts.start[late[asked]], since[asked]
         low, high = merge(acts.start[here], acts.end[here])
-        first = np.maximum(since[asked], low[0])
-        busy = _covered(low, high, begun) - _covered(low, high, first)
-        at = np.searchsorted(acts.start[here], begun, side="left") - 1
-        full = (busy * 10 >= (begun - since[asked]) * 9) & (at >= 0)
-        found[asked[full]] = here[at[full]]
-    return found
+        busy = _covered(low, high, begun) - _covered(low, high, np.maximum(ready, low[0]))
+        full = busy * 10 >= (begun - ready) * 9
+        asked, begun, ready = asked[full], begun[full], ready[full]
+        # Its own stream was free by then, so that these are all of others.
+        by_end = here[np.argsort(acts.end[here], kind="stable")]
+        at = np.searchsorted(acts.end[by_end], begun, side="right") - 1
+        found = np.where(at >= 0, by_end[np.maximum(at, 0)], -1)
+        by_start = here[np.argsort(acts.start[here], kind="stable")]
+        at = np.searchsorted(acts.start[by_start], begun, side="left") - 1
+        open_ = np.ones(len(asked), bool)
+        for _ in range(_STREAMS):
+            open_ &= at >= 0
+            candidate = by_start[np.maximum(at, 0)]
+            going = open_ & (acts.end[candidate] > begun)
+            found[going] = candidate[going]
+            open_ &= ~going
+            at -= 1
+        ran[asked] = found
+        place = np.searchsorted(low, ready, side="left") - 1
+        already[asked] = (place >= 0) & (high[np.maximum(place, 0)] > ready) & (found >= 0)
+    return Occupied(ran, already)
 
 
 def _covered(low: Times, high: Times, until: Times) -> Times:

@@ -339,7 +339,7 @@ def test_a_kernel_that_begins_late_for_no_known_reason_is_unexplained() -> None:
     ]  # fmt: skip
 
 
-def test_a_kernel_that_begins_late_on_a_busy_device_waited_for_room() -> None:
+def test_a_kernel_launched_to_a_busy_device_waits_for_what_runs_there() -> None:
     spans = [
         launch(0, 1), launch(12_000, 2), runtime("cudaDeviceSynchronize", 30_000, 990_000, 3)
     ]  # fmt: skip
@@ -347,13 +347,36 @@ def test_a_kernel_that_begins_late_on_a_busy_device_waited_for_room() -> None:
         kernel(14_000, 890_000, 1, name="fills the device"),
         kernel(889_000, 1_000_000, 2, stream=9),
     ]
+    assert _named(spans, kernels) == [
+        ("launch", "fills the device", 14_000), ("kernel", "fills the device", 875_000),
+        ("kernel", "gemm", 111_000), ("sync", "cudaDeviceSynchronize", 20_000),
+    ]  # fmt: skip
+
+
+def test_a_kernel_that_gets_no_room_after_another_one_goes_on_with_that() -> None:
+    spans = [
+        launch(0, 1), launch(12_000, 2), launch(80_000, 3),
+        runtime("cudaDeviceSynchronize", 95_000, 925_000, 4),
+    ]  # fmt: skip
+    kernels = [
+        kernel(14_000, 99_000, 1),
+        kernel(889_000, 1_000_000, 2),
+        kernel(100_000, 890_000, 3, stream=9, name="fills the device"),
+    ]
+    assert _named(spans, kernels) == [
+        ("launch", "gemm", 14_000), ("kernel", "gemm", 85_000),
+        ("occupied", "fills the device", 790_000), ("kernel", "gemm", 111_000),
+        ("sync", "cudaDeviceSynchronize", 20_000),
+    ]  # fmt: skip
+
+
+def _named(
+    spans: list[dict[str, Any]], kernels: list[dict[str, Any]]
+) -> list[tuple[str, str | None, int]]:
     trace = link(spans_of(spans), kernels_of(kernels))
     path = critical_path(trace)
     check(trace, path)
-    assert path.path.select(pl.col("kind").cast(pl.String), "name", "duration").rows()[2:] == [
-        ("occupied", "fills the device", 877_000), ("kernel", "gemm", 111_000),
-        ("sync", "cudaDeviceSynchronize", 20_000),
-    ]  # fmt: skip
+    return path.path.select(pl.col("kind", "name").cast(pl.String), "duration").rows()
 
 
 def test_an_event_stands_for_what_was_launched_before_it() -> None:
@@ -369,16 +392,9 @@ def test_an_event_stands_for_what_was_launched_before_it() -> None:
         kernel(150_000, 300_000, 3),
         kernel(101_000, 149_000, 4, stream=20, name="launched later"),
     ]
-    names = [name for _, name in _elements(spans, kernels) if name is not None]
+    names = [name for _, name, _ in _named(spans, kernels)]
     assert "awaited" in names
     assert "launched later" not in names
-
-
-def _elements(
-    spans: list[dict[str, Any]], kernels: list[dict[str, Any]]
-) -> list[tuple[str, str | None]]:
-    path = critical_path(link(spans_of(spans), kernels_of(kernels)))
-    return path.path.select(pl.col("kind", "name").cast(pl.String)).rows()
 
 
 def test_without_steps_the_thread_that_drives_the_other_is_the_main_one() -> None:
