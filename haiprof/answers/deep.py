@@ -495,7 +495,7 @@ class TraceAnswers:
         found = {process.label: path for process, path in paths if not isinstance(path, str)}
         if paths and not found:
             raise HaiprofError(f"{self._ranks.where}: {next(str(lacks) for _, lacks in paths)}")
-        waits = waited(deep._ranks) if len(deep._ranks.jobs(None)) > 1 else {}
+        waits = deep._waits()
         return {
             label: path_ranks.waiting(path, waits[label]) if label in waits else path
             for label, path in found.items()
@@ -520,9 +520,11 @@ class TraceAnswers:
             inside: of the first range of this name instead of a step.
             operator: operators or ranges of this name, with all that they call and launch.
             kernel: kernels and copies with this in their name.
-            kind: ``computation``, ``communication``, ``memory`` (copies and sets) or ``host`` (all
-                that threads do, calls and the time between launches). Without any of these three:
-                the kinds of work on the critical path, and its longest operators and kernels.
+            kind: ``computation``, ``communication``, ``waiting`` (for other ranks, in collectives;
+                0 where no other rank was traced, and then a part of the communication), ``memory``
+                (copies and sets) or ``host`` (all that threads do, calls and the time between
+                launches). Without any of these three: the kinds of work on the critical path, and
+                its longest operators and kernels.
             factor: their time times this; by default both 0.5 and 0.
 
         Columns: ``step`` (null inside a range), ``what``, ``name``, ``factor``, ``before``,
@@ -544,15 +546,21 @@ class TraceAnswers:
             asked.one_of("kind", kind, what_if_view.KINDS_OF_WORK)
         if factor is not None:
             asked.number("factor", factor)
-        factors = what_if_view.FACTORS if factor is None else (float(factor),)
+        named = {"operator": operator, "kernel": kernel, "kind": kind}
+        chosen = [(what, name) for what, name in named.items() if name is not None]
+        if len(chosen) > 1:
+            raise HaiprofError("what_if(): choose one of operator=, kernel= and kind=")
+        deep = self._in_detail(rank)
         work = functools.partial(
             one_trace.what_if_of,
+            links=deep._ranks.links,
             step=step,
             inside=inside,
-            chosen={"operator": operator, "kernel": kernel, "kind": kind},
-            factors=factors,
+            chosen=chosen[0] if chosen else None,
+            factors=what_if_view.FACTORS if factor is None else (float(factor),),
+            waits=deep._waits(),
         )
-        results = self._in_detail(rank)._linked(rank, work)
+        results = list(deep._ranks.map(work, deep._ranks.jobs(rank)))
         frames = [(process, frame) for process, frame in results if not isinstance(frame, str)]
         if results and not frames:
             raise HaiprofError(f"{self._ranks.where}: {next(str(lacks) for _, lacks in results)}")
@@ -646,6 +654,10 @@ class TraceAnswers:
         )
 
     # -- how they are made -----------------------------------------------------------------------
+
+    def _waits(self) -> dict[str, pl.DataFrame]:
+        """In which activities each rank waited for another one, by label; of one rank, nothing."""
+        return waited(self._ranks) if len(self._ranks.jobs(None)) > 1 else {}
 
     def _linked(
         self,

@@ -8,7 +8,7 @@ Tests: tests/answers/test_traced.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import polars as pl
 
@@ -21,6 +21,7 @@ from haiprof.sources import tables
 from haiprof.sources.arrow_memory import give_back
 from haiprof.views.trace import communication, cupti_counters, distributed, memory, overview
 from haiprof.views.trace.critical_path import path as path_view
+from haiprof.views.trace.critical_path import ranks as path_ranks
 from haiprof.views.trace.critical_path import what_if as what_if_view
 from haiprof.views.trace.critical_path.window import Window
 from haiprof.views.trace.linking.linked import Linked
@@ -98,32 +99,44 @@ def path_of(linked: Linked, step: int | None, inside: str | None) -> path_view.C
 
 
 def what_if_of(
-    linked: Linked,
+    process: Process,
+    links: Links | None,
     step: int | None,
     inside: str | None,
-    chosen: Mapping[str, str | None],
+    chosen: tuple[str, str] | None,
     factors: Sequence[float],
+    waits: Mapping[str, pl.DataFrame],
 ) -> pl.DataFrame | str:
     """Return what less work would save, the most first, or what the trace lacks.
 
-    ``chosen``: names by what they are; those of the candidates if all are None.
+    ``chosen``: what the work is, and its name; None for the candidates. ``waits``: in which
+    activities each rank waited for another one, by label.
     """
+    linked, waited = link_of(process, links), waits.get(process.label)
     step = _longest(linked) if step is None and inside is None else step
     try:
         window = _window(linked, step, inside)
-        works = [
-            (what, name, what_if_view.OF[what](linked, name))
-            for what, name in chosen.items()
-            if name is not None
-        ] or what_if_view.candidates(linked, path_view.walked(linked, window))
+        if chosen is None:
+            path = path_view.walked(linked, window)
+            path = path if waited is None else path_ranks.waiting(path, waited)
+            works = what_if_view.candidates(linked, path)
+        else:
+            works = [(*chosen, _WORK[chosen[0]](linked, chosen[1]))]
     except ValueError as error:
         return str(error)
     of_step = pl.lit(None if inside is not None or not linked.stepped else step, pl.UInt32())
     return (
-        what_if_view.what_if(linked, window, works, factors)
+        what_if_view.what_if(linked, window, works, factors, waited)
         .sort("saving", descending=True, maintain_order=True)
         .select(of_step.alias("step"), pl.all())
     )
+
+
+_WORK: Final[dict[str, Callable[[Linked, str], what_if_view.Work]]] = {
+    "operator": what_if_view.of_operator,
+    "kernel": what_if_view.of_kernel,
+    "kind": what_if_view.of_kind,
+}
 
 
 def _longest(linked: Linked) -> int | None:

@@ -212,6 +212,27 @@ def test_what_less_work_would_save_is_of_the_step_that_is_asked_for() -> None:
         run.what_if(kernel="nothing")
     with pytest.raises(HaiprofError, match="kind='work'"):
         run.what_if(kind="work")
+    with pytest.raises(HaiprofError, match="choose one of operator=, kernel= and kind="):
+        run.what_if(kind="host", kernel="gemm")
+
+
+def test_waiting_for_a_rank_is_not_communication() -> None:
+    run = Analyzer(traces.files("dlrm_8rank")[0].parent)
+    slow = run.stragglers()["rank"][0]
+    saved = {
+        kind: dict(run.what_if(kind=kind, factor=0).select("rank", "saving").rows())
+        for kind in ("communication", "waiting")
+    }
+    waited = run.critical_path()
+    for rank, saving in saved["waiting"].items():
+        path = waited[f"rank {rank}"].path
+        waiting = path.filter(pl.col("kind").cast(pl.String) == "rank")["duration"].sum()
+        assert 0 <= saving <= waiting
+        assert (saving > 0) == (rank != slow)
+        assert saved["communication"][rank] < max(saving, 100_000)
+    # A kernel's waiting is not its work either.
+    kernels = run.what_if(kernel="nccl", factor=0)
+    assert dict(kernels.select("rank", "saving").rows()) == saved["communication"]
 
 
 def test_compared_with_another_run(folder: Path, tmp_path: Path) -> None:

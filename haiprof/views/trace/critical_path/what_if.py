@@ -22,7 +22,7 @@ Times are int64 ns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -37,13 +37,14 @@ from haiprof.views.trace.critical_path.window import Bools, Window
 from haiprof.views.trace.linking.linked import CALLS, Linked, enclosing
 from haiprof.views.trace.linking.names import one_of
 
-#: Kinds of work, and the roles of their activities; ``host`` is all that threads do.
+#: Kinds of work, and the roles of their activities; ``host`` is all that threads do, ``waiting``
+#: the part of communication in which the rank waits for others.
 ROLES: Final = {
     "computation": ("kernel",),
     "communication": ("communication",),
     "memory": ("memcpy", "memset"),
 }
-KINDS_OF_WORK: Final = (*ROLES, "host")
+KINDS_OF_WORK: Final = (*ROLES, "waiting", "host")
 #: As many operators, and as many kernels, are candidates.
 CANDIDATES: Final = 10
 #: Half of the time, and none.
@@ -66,21 +67,30 @@ class Work(NamedTuple):
         activities: of each row of ``linked.activities``, whether it does; None for none.
         calls: of each row of ``linked.ops``, whether it does while it is innermost; None for none.
         outside: whether threads do outside of calls.
+        waiting: whether it is the time in which activities wait for other ranks, instead of their
+            work.
     """
 
     activities: Bools | None = None
     calls: Bools | None = None
     outside: bool = False
+    waiting: bool = False
 
 
 class Replay:
     """The dependency graph of a window, ready to be replayed.
 
+    Args:
+        linked: the trace.
+        window: of the trace.
+        waits: in which activities the rank waited for others, with the columns of
+            :data:`haiprof.views.trace.critical_path.ranks.SCHEMA`; else that is their work.
+
     Attributes:
         before: how long the window is.
     """
 
-    def __init__(self, linked: Linked, window: Window) -> None:
+    def __init__(self, linked: Linked, window: Window, waits: pl.DataFrame | None = None) -> None:
         """Build the graph."""
         start, end, own = window
         low = start if own is None else min(start, own[0])
@@ -93,6 +103,13 @@ class Replay:
         np.maximum.at(reached, self._target, time[self._source] + least)
         # What the edge takes, and the rest of its target.
         self._weight = least + (time - reached)[self._target]
+        self._waits = np.zeros(len(order), np.int64)
+        if waits is not None:
+            waited = np.zeros(linked.activities.height, np.int64)
+            waited[waits["activity"].to_numpy()] = waits["waiting"].to_numpy()
+            on = np.flatnonzero(self._who <= ACTIVITY)
+            self._waits[on] = np.minimum(self._part[on], waited[ACTIVITY - self._who[on]])
+            self._part = self._part - self._waits
         self._nodes, self._lead = len(time), start - low
         self.before = end - start
         self._mine = np.ones(len(order), bool)
@@ -136,7 +153,7 @@ class Replay:
         if work.outside:
             chosen |= self._who == OUTSIDE
         chosen &= self._mine
-        part = self._part[chosen]
+        part = (self._waits if work.waiting else self._part)[chosen]
         weight = self._weight.copy()
         weight[chosen] -= part - np.rint(part * factor).astype(np.int64)
         after = max(int(self._replayed(weight)[-1]) - self._lead, 0)
@@ -157,6 +174,7 @@ def what_if(
     window: Window,
     works: Sequence[tuple[str, str, Work]],
     factors: Sequence[float] = FACTORS,
+    waits: pl.DataFrame | None = None,
 ) -> pl.DataFrame:
     """Return how long a window is if some work takes less time.
 
@@ -165,12 +183,13 @@ def what_if(
         window: of the trace.
         works: what each is, its name, and the work.
         factors: what the work's time is multiplied by.
+        waits: as for :class:`Replay`.
 
     Returns:
         One row per work and factor, in this order: ``what``, ``name``, ``factor``, ``before`` and
         ``after`` (length of the window, ns), ``saving`` (ns).
     """
-    replay = Replay(linked, window)
+    replay = Replay(linked, window, waits)
     rows = []
     for what, name, work in works:
         for factor in factors:
@@ -183,6 +202,8 @@ def candidates(linked: Linked, path: CriticalPath) -> list[tuple[str, str, Work]
     """Return the work on a path: its kinds, and its longest operators and kernels."""
     on_path = set(path.summary["kind"].to_list())
     kinds = [kind for kind, roles in ROLES.items() if on_path.intersection(roles)]
+    if "rank" in on_path:
+        kinds.append("waiting")
     if on_path & {"host", "outside", "launch"}:
         kinds.append("host")
     found = [("kind", kind, of_kind(linked, kind)) for kind in kinds]
@@ -214,6 +235,8 @@ def of_kind(linked: Linked, kind: str) -> Work:
     """Return the work of one of :data:`KINDS_OF_WORK`."""
     if kind == "host":
         return Work(calls=np.ones(len(linked.start), bool), outside=True)
+    if kind == "waiting":
+        return Work(activities=linked.in_role(*ROLES["communication"]), waiting=True)
     return Work(activities=linked.in_role(*ROLES[kind]))
 
 
@@ -256,11 +279,3 @@ def of_kernel(linked: Linked, name: str) -> Work:
         names = texts.cast(pl.String).drop_nulls().to_list()
         raise ValueError(f"there is no kernel {quoted(name)}: {unknown(name, names)}")
     return Work(activities=chosen)
-
-
-#: How to find the work of a name, by what it is.
-OF: Final[dict[str, Callable[[Linked, str], Work]]] = {
-    "operator": of_operator,
-    "kernel": of_kernel,
-    "kind": of_kind,
-}

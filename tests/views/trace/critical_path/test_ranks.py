@@ -12,7 +12,8 @@ from trace_frames import collectives_of, kernels_of, spans_of
 from haiprof.analyzer import Analyzer
 from haiprof.views.trace.communication import communications
 from haiprof.views.trace.critical_path import ranks
-from haiprof.views.trace.critical_path.path import CriticalPath, of_step
+from haiprof.views.trace.critical_path.path import CriticalPath, of_step, window_of_step
+from haiprof.views.trace.critical_path.what_if import Replay, Work, of_kernel, of_kind
 from haiprof.views.trace.distributed import match
 from haiprof.views.trace.linking.linked import Linked, link
 
@@ -56,6 +57,19 @@ def test_a_rank_waits_for_the_last_one_to_come() -> None:
     assert found.summary.rows()[0] == ("rank", 1, 50_000, 0.5)
     assert found.path["duration"].sum() == found.length == 100_000
     assert "rank" not in path("rank 1").summary["kind"]
+
+    # Had the others come sooner, or moved the data in no time; both are of the same kernel.
+    first = by_label["rank 0"]
+    mine = waits.filter(pl.col("rank") == "rank 0").drop("rank")
+    replay = Replay(first, window_of_step(first, 1), mine)
+    assert replay.after(Work()) == replay.before == 100_000
+    assert replay.after(of_kind(first, "waiting")) == 90_000  # so long is the host's step
+    assert replay.after(of_kind(first, "waiting"), 0.9) == 95_000
+    assert replay.after(of_kind(first, "communication"), 0.9) == 98_000
+    assert replay.after(of_kernel(first, "nccl"), 0.9) == 98_000
+    alone = Replay(first, window_of_step(first, 1))
+    assert alone.after(of_kind(first, "waiting")) == 100_000
+    assert alone.after(of_kind(first, "communication"), 0.9) == 93_000
 
 
 @pytest.mark.skipif(not traces.index(), reason="without the traces of others")
