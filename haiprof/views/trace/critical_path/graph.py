@@ -18,8 +18,8 @@ import numpy.typing as npt
 from haiprof.views.intervals import Times
 from haiprof.views.trace.critical_path import of_device, of_host
 from haiprof.views.trace.critical_path.edges import KIND, OUTSIDE, Columns, Edges
-from haiprof.views.trace.critical_path.window import Window
-from haiprof.views.trace.linking.linked import Linked
+from haiprof.views.trace.critical_path.window import Int32s, Window
+from haiprof.views.trace.linking.linked import CALLS, Linked
 
 
 class Graph(NamedTuple):
@@ -61,12 +61,25 @@ def _finish(edges: Edges, window: Window) -> None:
     source = np.concatenate((edges.ends[of], edges.instants[at]))
     if not len(source):
         return
+    python = _python(edges) if window.own is None else np.zeros(0, np.int32)
+    runs = len(python) > 0 and edges.time[source].max() < edges.high
+    if runs:
+        edges.add(python, np.full(1, len(edges.time) - 1), "outside", part=None)
     whole = np.concatenate((ended[of], linked.end[host.row[at]])) <= edges.high
     # What ended last, whole, on a device rather than the host.
     order = np.lexsort((-np.arange(len(source)), whole, edges.time[source]))
-    last = np.arange(len(source)) == order[-1]
+    last = (np.arange(len(source)) == order[-1]) & ~runs
     sink = np.full(len(source), len(edges.time) - 1)
     edges.add(source, sink, "unexplained", last=last, least=0)
+
+
+def _python(edges: Edges) -> Int32s:
+    """The last instant of a main thread that runs Python until the window's end, if one does."""
+    host, linked = edges.host, edges.linked
+    python = (linked.category == len(CALLS)) & (linked.end >= edges.high)
+    running = np.unique(linked.ops["thread"].to_numpy()[python & (linked.start < edges.high)])
+    at = np.flatnonzero(host.main & np.isin(host.thread, running))
+    return edges.instants[at[np.argsort(host.time[at], kind="stable")][-1:]]
 
 
 def _ordered(edges: Edges, skewed: int) -> Graph:

@@ -38,7 +38,9 @@ _SYNCHRONIZES: Final = (
 #: Of these, the calls that wait for one event, not for all that was launched.
 _ONE: Final = r"EventSynchronize|synchronizeEvent|aclrtSynchronizeEvent"
 _COPIES: Final = r"^(cuda|hip|cu)Memcpy|^AscendCL@aclrtMemcpy"
-_WAITS: Final = r"^(cuda|hip|cu)StreamWaitEvent"
+#: What a device that records its waits calls them.
+_WAITED: Final = r"Wait Event|^EVENT_WAIT"
+_WAITS: Final = r"^((cuda|hip|cu)|AscendCL@aclrt)StreamWaitEvent"
 
 
 class Waits(NamedTuple):
@@ -257,7 +259,7 @@ def _waiting(linked: Linked, acts: Activities) -> Index:
     """Activities whose stream had to wait for an event just before their launch."""
     calls = np.flatnonzero(_named(linked, _WAITS) & (linked.category == RUNTIME))
     runtime, waits = linked.runtime, _device_waits(linked)
-    waits = waits[matching(linked.activities["name"][waits], "Wait Event")]
+    waits = waits[matching(linked.activities["name"][waits], _WAITED)]
     waits = waits[linked.stream[waits] >= 0]
     waiting: list[Index] = []
     lane_of, when = lanes(linked, waits), linked.start[runtime[waits]]

@@ -142,7 +142,7 @@ class Activities:
         lane: number of the device and stream.
         start: within the window.
         end: within the window.
-        call: row in ``linked.ops`` of the launching call, or -1.
+        call: row in ``linked.ops`` of the launching call, else of the operator that did, or -1.
         launch: when that call began; the earliest possible instant without one.
         returned: when it returned.
         correlation: of the launch, or 0.
@@ -168,6 +168,9 @@ class Activities:
         order = np.lexsort((high[rows], low[rows], lane))
         rows, lane = rows[order], lane[order]
         call = linked.runtime[rows]
+        # Without the call, the operator that the file names.
+        op = linked.activities["op"][rows].cast(pl.Int32).fill_null(-1).to_numpy()
+        call = np.where(call >= 0, call, op)
         never = np.iinfo(np.int64).min
         known = call >= 0
         launch, returned = (

@@ -541,3 +541,41 @@ def test_edges_that_lead_backwards_are_refused() -> None:
     for source, target in (([1], [0]), ([1], [1]), ([0, 0], [2, 1]), ([0], [3]), ([-1], [1])):
         with pytest.raises(ValueError, match="target"):
             of(source, target)
+
+
+def test_without_the_launching_call_an_activity_is_its_operators() -> None:
+    spans = [
+        {"name": "aten::mm", "start": 0, "duration": 20_000, "external": 5},
+        runtime("cudaDeviceSynchronize", 30_000, 80_000, 9),
+    ]
+    assert path_of(spans, [kernel(15_000, 100_000, 0, external=5)]) == [
+        ("launch", 15_000), ("kernel", 85_000), ("sync", 10_000)
+    ]  # fmt: skip
+
+
+def test_a_trace_that_ends_in_python_ends_outside_of_calls() -> None:
+    spans = [
+        {"name": "train.py(1): main", "category": "python", "start": 0, "duration": 100_000},
+        {"name": "aten::mm", "start": 10_000, "duration": 20_000},
+    ]
+    assert path_of(spans, []) == [("outside", 10_000), ("host", 20_000), ("outside", 70_000)]
+
+
+@pytest.mark.parametrize("name", ["Stream Wait Event", "EVENT_WAIT"])
+def test_a_wait_that_the_device_recorded_is_of_its_stream(name: str) -> None:
+    spans = [
+        launch(0, 1),
+        runtime("waitEvent", 20_000, 2_000, 2),
+        launch(30_000, 3, thread=2),
+        launch(30_000, 4),
+        runtime("cudaDeviceSynchronize", 50_000, 260_000, 5),
+    ]
+    kernels = [
+        kernel(12_000, 100_000, 1, stream=20, name="awaited"),
+        kernel(22_000, 102_000, 2, kind="sync", name=name),
+        kernel(45_000, 50_000, 3, stream=9, name="of another thread and stream"),
+        kernel(150_000, 300_000, 4),
+    ]
+    assert _named(spans, kernels)[1:4] == [
+        ("kernel", "awaited", 88_000), ("event", "gemm", 50_000), ("kernel", "gemm", 150_000)
+    ]  # fmt: skip
