@@ -11,11 +11,10 @@ from typing import Literal, NamedTuple, TypeVar
 
 import polars as pl
 
-from haiprof.answers import host_clocks, kept_overview, late_ranks, one_trace, unknown
+from haiprof.answers import host_clocks, kept_overview, late_ranks, one_trace, paths, unknown
 from haiprof.answers.matched import matched
 from haiprof.answers.rank_columns import placed, session_of, stacked
 from haiprof.answers.ranks import Ranks
-from haiprof.answers.waited import waited
 from haiprof.common import asked
 from haiprof.common.choices import quoted
 from haiprof.common.choices import unknown as unknown_word
@@ -42,7 +41,6 @@ from haiprof.views.trace import (
 from haiprof.views.trace import kernels as kernel_view
 from haiprof.views.trace.as_other_tools import msprof_op_statistics, msprof_step_trace
 from haiprof.views.trace.critical_path import path as path_view
-from haiprof.views.trace.critical_path import ranks as path_ranks
 from haiprof.views.trace.critical_path import what_if as what_if_view
 from haiprof.views.trace.linking.linked import Linked
 
@@ -490,16 +488,7 @@ class TraceAnswers:
         """
         asked.whole("step", step)
         asked.texts("inside", inside)
-        deep = self._in_detail(rank)
-        paths = deep._linked(rank, functools.partial(one_trace.path_of, step=step, inside=inside))
-        found = {process.label: path for process, path in paths if not isinstance(path, str)}
-        if paths and not found:
-            raise HaiprofError(f"{self._ranks.where}: {next(str(lacks) for _, lacks in paths)}")
-        waits = deep._waits()
-        return {
-            label: path_ranks.waiting(path, waits[label]) if label in waits else path
-            for label, path in found.items()
-        }
+        return paths.critical_paths(self._in_detail(rank)._ranks, rank, step, inside)
 
     def what_if(
         self,
@@ -547,24 +536,7 @@ class TraceAnswers:
         if factor is not None:
             asked.number("factor", factor)
         named = {"operator": operator, "kernel": kernel, "kind": kind}
-        chosen = [(what, name) for what, name in named.items() if name is not None]
-        if len(chosen) > 1:
-            raise HaiprofError("what_if(): choose one of operator=, kernel= and kind=")
-        deep = self._in_detail(rank)
-        work = functools.partial(
-            one_trace.what_if_of,
-            links=deep._ranks.links,
-            step=step,
-            inside=inside,
-            chosen=chosen[0] if chosen else None,
-            factors=what_if_view.FACTORS if factor is None else (float(factor),),
-            waits=deep._waits(),
-        )
-        results = list(deep._ranks.map(work, deep._ranks.jobs(rank)))
-        frames = [(process, frame) for process, frame in results if not isinstance(frame, str)]
-        if results and not frames:
-            raise HaiprofError(f"{self._ranks.where}: {next(str(lacks) for _, lacks in results)}")
-        return stacked(frames)
+        return paths.what_if(self._in_detail(rank)._ranks, rank, step, inside, named, factor)
 
     def recommendations(self, rank: int | None = None) -> pl.DataFrame:
         """Return what to change about the job, the largest saving for a rank first.
@@ -654,10 +626,6 @@ class TraceAnswers:
         )
 
     # -- how they are made -----------------------------------------------------------------------
-
-    def _waits(self) -> dict[str, pl.DataFrame]:
-        """In which activities each rank waited for another one, by label; of one rank, nothing."""
-        return waited(self._ranks) if len(self._ranks.jobs(None)) > 1 else {}
 
     def _linked(
         self,

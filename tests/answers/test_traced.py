@@ -212,7 +212,7 @@ def test_what_less_work_would_save_is_of_the_step_that_is_asked_for() -> None:
         run.what_if(kernel="nothing")
     with pytest.raises(HaiprofError, match="kind='work'"):
         run.what_if(kind="work")
-    with pytest.raises(HaiprofError, match="choose one of operator=, kernel= and kind="):
+    with pytest.raises(HaiprofError, match="choose one of operator=, kernel=, kind="):
         run.what_if(kind="host", kernel="gemm")
 
 
