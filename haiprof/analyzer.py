@@ -316,6 +316,7 @@ class Analyzer:
     hardware_counters = _of_traces(TraceAnswers.hardware_counters)
     sequences = _of_traces(TraceAnswers.sequences)
     critical_path = _of_traces(TraceAnswers.critical_path)
+    what_if = _of_traces(TraceAnswers.what_if)
     recommendations = _of_traces(TraceAnswers.recommendations)
     unknown = _of_traces(TraceAnswers.unknown)
 

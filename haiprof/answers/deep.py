@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, TypeVar
 
 import polars as pl
 
-from haiprof.answers import host_clocks, kept_overview, late_ranks, one_trace, unknown
+from haiprof.answers import host_clocks, kept_overview, late_ranks, one_trace, paths, unknown
 from haiprof.answers.matched import matched
 from haiprof.answers.rank_columns import placed, session_of, stacked
 from haiprof.answers.ranks import Ranks
@@ -43,6 +43,7 @@ from haiprof.views.trace import kernels as kernel_view
 from haiprof.views.trace import operator_kernels as operator_kernels_view
 from haiprof.views.trace.as_other_tools import msprof_op_statistics, msprof_step_trace
 from haiprof.views.trace.critical_path import path as path_view
+from haiprof.views.trace.critical_path import what_if as what_if_view
 from haiprof.views.trace.linking.linked import Linked
 from haiprof.views.trace.queue_length import FULL
 
@@ -535,13 +536,55 @@ class TraceAnswers:
         """
         asked.whole("step", step)
         asked.texts("inside", inside)
-        paths = self._in_detail(rank)._linked(
-            rank, functools.partial(one_trace.path_of, step=step, inside=inside)
-        )
-        found = {process.label: path for process, path in paths if not isinstance(path, str)}
-        if paths and not found:
-            raise HaiprofError(f"{self._ranks.where}: {next(str(lacks) for _, lacks in paths)}")
-        return found
+        return paths.critical_paths(self._in_detail(rank)._ranks, rank, step, inside)
+
+    def what_if(
+        self,
+        rank: int | None = None,
+        *,
+        step: int | None = None,
+        inside: str | None = None,
+        operator: str | None = None,
+        kernel: str | None = None,
+        kind: str | None = None,
+        factor: float | None = None,
+    ) -> pl.DataFrame:
+        """Return how long a step would take if some of its work took less time.
+
+        Args:
+            rank: of one rank only.
+            step: of this step, in the traces that have it; by default the longest step.
+            inside: of the first range of this name instead of a step.
+            operator: operators or ranges of this name, with all that they call and launch.
+            kernel: kernels and copies with this in their name.
+            kind: ``computation``, ``communication``, ``waiting`` (for other ranks, in collectives;
+                0 where no other rank was traced, and then a part of the communication), ``memory``
+                (copies and sets) or ``host`` (all that threads do, calls and the time between
+                launches). Without any of these three: the kinds of work on the critical path, and
+                its longest operators and kernels.
+            factor: their time times this; by default both 0.5 and 0.
+
+        Columns: ``step`` (null inside a range), ``what``, ``name``, ``factor``, ``before``,
+        ``after`` and ``saving`` (ns), of each trace the largest saving first. See
+        :mod:`haiprof.views.trace.critical_path.what_if`.
+
+        Raises:
+            HaiprofError: no trace has such a step, range, operator or kernel.
+
+        Example:
+            >>> trace.what_if(rank=0, kind="computation", factor=0.5).columns[5:]
+            ['what', 'name', 'factor', 'before', 'after', 'saving']
+        """
+        asked.whole("step", step)
+        asked.texts("inside", inside)
+        asked.texts("operator", operator)
+        asked.texts("kernel", kernel)
+        if kind is not None:
+            asked.one_of("kind", kind, what_if_view.KINDS_OF_WORK)
+        if factor is not None:
+            asked.number("factor", factor)
+        named = {"operator": operator, "kernel": kernel, "kind": kind}
+        return paths.what_if(self._in_detail(rank)._ranks, rank, step, inside, named, factor)
 
     def recommendations(self, rank: int | None = None) -> pl.DataFrame:
         """Return what to change about the job, the largest saving for a rank first.

@@ -7,8 +7,8 @@ Tests: tests/answers/test_traced.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import polars as pl
 
@@ -21,6 +21,9 @@ from haiprof.sources import tables
 from haiprof.sources.arrow_memory import give_back
 from haiprof.views.trace import communication, cupti_counters, distributed, memory, overview
 from haiprof.views.trace.critical_path import path as path_view
+from haiprof.views.trace.critical_path import ranks as path_ranks
+from haiprof.views.trace.critical_path import what_if as what_if_view
+from haiprof.views.trace.critical_path.window import Window
 from haiprof.views.trace.linking.linked import Linked
 
 
@@ -89,17 +92,64 @@ def counters_of(process: Process, links: Links | None) -> pl.DataFrame:
 
 def path_of(linked: Linked, step: int | None, inside: str | None) -> path_view.CriticalPath | str:
     """Return the critical path, or what the trace lacks."""
-    if step is None and linked.steps.height:
-        lengths = linked.steps["end"] - linked.steps["start"]
-        step = int(linked.steps["step"][lengths.arg_max() or 0])
     try:
-        if inside is not None:
-            return path_view.of_range(linked, inside)
-        if step is not None:
-            return path_view.of_step(linked, step)
+        return path_view.walked(linked, _window(linked, step, inside))
     except ValueError as error:
         return str(error)
-    return path_view.critical_path(linked)
+
+
+def what_if_of(
+    process: Process,
+    links: Links | None,
+    step: int | None,
+    inside: str | None,
+    chosen: tuple[str, str] | None,
+    factors: Sequence[float],
+    waits: Mapping[str, pl.DataFrame],
+) -> pl.DataFrame | str:
+    """Return what less work would save, the most first, or what the trace lacks.
+
+    ``chosen``: what the work is, and its name; None for the candidates. ``waits``: in which
+    activities each rank waited for another one, by label.
+    """
+    linked, waited = link_of(process, links), waits.get(process.label)
+    step = _longest(linked) if step is None and inside is None else step
+    try:
+        window = _window(linked, step, inside)
+        if chosen is None:
+            path = path_view.walked(linked, window)
+            path = path if waited is None else path_ranks.waiting(path, waited)
+            works = what_if_view.candidates(linked, path)
+        else:
+            works = [(*chosen, _WORK[chosen[0]](linked, chosen[1]))]
+    except ValueError as error:
+        return str(error)
+    of_step = pl.lit(None if inside is not None or not linked.stepped else step, pl.UInt32())
+    return (
+        what_if_view.what_if(linked, window, works, factors, waited)
+        .sort("saving", descending=True, maintain_order=True)
+        .select(of_step.alias("step"), pl.all())
+    )
+
+
+_WORK: Final[dict[str, Callable[[Linked, str], what_if_view.Work]]] = {
+    "operator": what_if_view.of_operator,
+    "kernel": what_if_view.of_kernel,
+    "kind": what_if_view.of_kind,
+}
+
+
+def _longest(linked: Linked) -> int | None:
+    lengths = linked.steps["end"] - linked.steps["start"]
+    return int(linked.steps["step"][lengths.arg_max() or 0]) if linked.steps.height else None
+
+
+def _window(linked: Linked, step: int | None, inside: str | None) -> Window:
+    """The window of a range or of a step, by default of the longest."""
+    if inside is not None:
+        return path_view.window_of_range(linked, inside)
+    step = _longest(linked) if step is None else step
+    return path_view.window(linked) if step is None else path_view.window_of_step(linked, step)
 
 
 def findings_of(process: Process, links: Links | None) -> list[recommendation.Finding]:

@@ -250,6 +250,14 @@ def export(
     until: Annotated[
         float | None, typer.Option(help="End this many seconds into the run.", metavar="SECONDS")
     ] = None,
+    path: Annotated[
+        str,
+        typer.Option(
+            "--critical-path",
+            help="Draw the critical path over the trace: of this step, or of the longest one.",
+            metavar="STEP|longest",
+        ),
+    ] = "",
     workers: _Workers = None,
     dask: _Dask = None,
 ) -> None:
@@ -259,7 +267,7 @@ def export(
     from haiprof.cli.process.executors import executor_of
 
     with executor_of(workers, dask) as executor:
-        write(words, ExportOptions(to, form, out, rank, start, until), executor)
+        write(words, ExportOptions(to, form, out, rank, start, until, path), executor)
 
 
 @app.command()

@@ -25,6 +25,10 @@ FORMATS: Final = ("csv", "perfetto", "chrome", "tensorboard", "parquet")
 #: The words before the run, as in msprof; the default form of each.
 KINDS: Final = {"summary": "csv", "timeline": "json"}
 
+#: These draw a critical path; of the longest step if that is asked for.
+_WITH_PATH: Final = ("perfetto", "chrome")
+LONGEST: Final = "longest"
+
 _OnItem = Callable[[str], None]
 
 
@@ -39,6 +43,7 @@ class ExportOptions:
         rank: this one only.
         start: only from this many seconds after the run began.
         until: only up to this many seconds after that.
+        path: number of the step whose critical path is drawn, or ``longest``; or empty.
     """
 
     to: str
@@ -47,6 +52,7 @@ class ExportOptions:
     rank: int | None = None
     start: float | None = None
     until: float | None = None
+    path: str = ""
 
 
 def export(words: Sequence[str], options: ExportOptions, executor: Executor | None = None) -> None:
@@ -104,6 +110,10 @@ def _check(kinds: Sequence[str], options: ExportOptions) -> None:
         raise UsageError(f"--to {to}: is not a format: {which}")
     if options.rank is not None and not kinds and to in ("", "csv"):
         raise UsageError("--rank: the views as CSV are of all ranks: choose another --to")
+    if options.path and (kinds or to not in _WITH_PATH):
+        raise UsageError(f"--critical-path: choose --to {' or '.join(_WITH_PATH)}")
+    if options.path and options.path != LONGEST and not options.path.isdecimal():
+        raise UsageError(f"--critical-path {options.path}: give the number of a step, or {LONGEST}")
     start, until = options.start or 0.0, options.until
     if not 0 <= start < math.inf:
         raise UsageError(f"--from {start:g}: give seconds after the run began, from 0 on")
@@ -122,13 +132,18 @@ def _views(opened: Analyzer, run: str, out: Path) -> list[Path]:
 
 
 def _in_format(opened: Analyzer, options: ExportOptions, on_item: _OnItem) -> list[Path]:
-    from haiprof.export import chrome, parquet, perfetto, tensorboard
+    from haiprof.export import chrome, critical_path, parquet, perfetto, tensorboard
 
+    paths = None
+    if options.path:
+        step = None if options.path == LONGEST else int(options.path)
+        paths = critical_path.paths(opened, options.rank, step)
     if options.to == "perfetto":
-        perfetto.write(opened, options.out, options.rank, opened.clock_by_node(), on_item)
+        clock = opened.clock_by_node()
+        perfetto.write(opened, options.out, options.rank, clock, on_item, paths)
         return [options.out]
     if options.to == "chrome":
-        return chrome.write(opened, options.out, options.rank, on_item)
+        return chrome.write(opened, options.out, options.rank, on_item, paths=paths)
     if options.to == "tensorboard":
         return tensorboard.write(opened, options.out, options.rank, on_item)
     return parquet.write(opened, options.out, options.rank, on_item)

@@ -7,7 +7,7 @@ three decimals after ``baseTimeNanoseconds``, so that no reader's 64-bit fractio
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -16,7 +16,7 @@ import polars as pl
 from haiprof import schema
 from haiprof.common.places import safe_name
 from haiprof.errors import HaiprofError
-from haiprof.export import target
+from haiprof.export import critical_path, target
 from haiprof.export.chosen import Chosen, done, traced
 from haiprof.export.json_members import (
     as_json,
@@ -84,6 +84,7 @@ def write(
     rank: int | None = None,
     on_process: Callable[[str], None] | None = None,
     ending: str = ".json.gz",
+    paths: Mapping[str, pl.DataFrame] | None = None,
 ) -> list[Path]:
     """Write a file, or a folder with one for each process; return the files.
 
@@ -96,6 +97,7 @@ def write(
         rank: this one only.
         on_process: called with each process's label before it is written.
         ending: of the names of files in a folder.
+        paths: by the label of a process, the critical path to draw over it.
 
     Raises:
         HaiprofError: ``place`` is there or cannot be written, there is no such rank, or a file is
@@ -114,7 +116,10 @@ def write(
         if not alone:
             partial.mkdir()
         files = [partial if name is None else partial / name for name in names]
-        jobs = [(each, file, base) for each, file in zip(processes, files, strict=True)]
+        jobs = [
+            (each, file, base, False, (paths or {}).get(each.process.label))
+            for each, file in zip(processes, files, strict=True)
+        ]
         written = [file for _, file in done(analyzer, write_file, jobs, on_process)]
     return [place if alone else place / file.name for file in written]
 
@@ -142,7 +147,13 @@ def base_of(processes: Sequence[Chosen]) -> int:
     return max(min(known, default=0) // _DAY - 1, 0) * _DAY
 
 
-def write_file(each: Chosen, file: Path, base: int, for_plugin: bool = False) -> Path:
+def write_file(
+    each: Chosen,
+    file: Path,
+    base: int,
+    for_plugin: bool = False,
+    path: pl.DataFrame | None = None,
+) -> Path:
     """Write one process; return the file.
 
     Args:
@@ -151,15 +162,24 @@ def write_file(each: Chosen, file: Path, base: int, for_plugin: bool = False) ->
         base: ns since the epoch that times count from.
         for_plugin: leave out what the TensorBoard plugin misreads: steps as a device saw them,
             which it counts as further steps, and kinds of memory that end it.
+        path: its critical path: what is on it has the argument ``critical``, and arrows lead along.
     """
     with target.opened(file) as out:
-        _File(each, out, base, for_plugin).write()
+        _File(each, out, base, for_plugin, path).write()
     return file
 
 
 class _File:
-    def __init__(self, each: Chosen, out: IO[bytes], base: int, for_plugin: bool) -> None:
+    def __init__(
+        self,
+        each: Chosen,
+        out: IO[bytes],
+        base: int,
+        for_plugin: bool,
+        path: pl.DataFrame | None,
+    ) -> None:
         self._each = each
+        self._overlay = critical_path.overlay(each, path)
         self._out = out
         self._base = base
         self._for_plugin = for_plugin
@@ -176,6 +196,7 @@ class _File:
         lanes |= self._device_spans()
         self._allocations()
         self._flows()
+        self._critical_path()
         self._samples()
         self._events()
         self._metadata(threads, lanes)
@@ -217,7 +238,7 @@ class _File:
         arguments = _communication(collectives, "host", ("start", "duration", "thread"))
         known = [*_HOST, "step", "user"]
         for part in frame.iter_slices(_AT_ONCE):
-            rows = part.join(
+            rows = self._overlay.on_spans(part).join(
                 arguments, on=("start", "duration", "thread"), how="left", maintain_order="left"
             )
             self._write(
@@ -245,6 +266,7 @@ class _File:
                     number("Python parent id", "python_parent"),
                     number("Python module id", "module"),
                     pl.col("collective"),
+                    number("critical", "critical"),
                     *attributes(rows, verbatim=category == "counters"),
                 ],
             )
@@ -256,8 +278,8 @@ class _File:
         if not frame.height:
             return set()
         arguments = _communication(collectives, "device", ("start", "correlation"))
-        for part in frame.iter_slices(_AT_ONCE):
-            rows = part.join(
+        for part in frame.with_row_index("row").iter_slices(_AT_ONCE):
+            rows = self._overlay.on_kernels(part).join(
                 arguments,
                 on=("start", "correlation"),
                 how="left",
@@ -292,6 +314,7 @@ class _File:
                     member("unit", quoted(rows["unit"])),
                     member("op type", quoted(rows["op_type"])),
                     pl.col("collective"),
+                    number("critical", "critical"),
                 ],
             )
         return _lanes(frame, pl.col("stream").fill_null(0))
@@ -387,6 +410,28 @@ class _File:
                     ],
                     [],
                 )
+
+    def _critical_path(self) -> None:
+        for phase, suffix in (("s", ""), ("f", "_to")):
+            device, thread, stream, time = (
+                f"{name}{suffix}" for name in ("device", "thread", "stream", "time")
+            )
+            self._write(
+                self._overlay.arrows,
+                phase,
+                [
+                    pl.lit(',"bp":"e"' if suffix else ""),
+                    pl.format(',"id":{}', "id"),
+                    *(word(name, pl.lit(critical_path.NAME)) for name in ("cat", "name")),
+                    pl.format(
+                        ',"pid":{},"tid":{}',
+                        pl.col(device).cast(pl.Int64).fill_null(self._pid),
+                        pl.coalesce(thread, stream, 0),
+                    ),
+                    self._time(time),
+                ],
+                [],
+            )
 
     def _samples(self) -> None:
         frame = self._each.read(schema.SAMPLES, ("time", "metric", "instance", "value"))

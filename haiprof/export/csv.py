@@ -66,6 +66,7 @@ VIEWS: dict[str, View] = {
     "step_trace": lambda run: run.step_trace(),
     "op_statistics": lambda run: run.op_statistics(),
     "critical_path": lambda run: _paths(run),
+    "what_if": lambda run: run.what_if(),
     "pipeline": lambda run: run.pipeline(),
     "recommendations": lambda run: run.recommendations(),
     "unknown": lambda run: run.unknown(),

@@ -1,4 +1,4 @@
-"""Arrows between rows of a process's tables: from launch to kernels, from forward to backward.
+"""Arrows between rows of a process's tables: launch to kernels, forward to backward, critical path.
 
 An arrow is a number that both ends have, from 1; 0 is none. Numbers of one process are dense.
 
@@ -61,6 +61,48 @@ def forward_backward(spans: pl.DataFrame, flows: pl.DataFrame, first: int) -> tu
     arrows[pairs["row"].to_numpy()] = number
     arrows[pairs["row_end"].to_numpy()] = number
     return arrows, pairs.height
+
+
+def along(
+    arrows: pl.DataFrame, spans: pl.DataFrame, kernels: int, first: int
+) -> tuple[tuple[Arrows, Arrows], tuple[Arrows, Arrows], int]:
+    """Return the arrows along a critical path, counted from ``first`` on, and how many there are.
+
+    A row that the path leaves or reaches several times has the first arrow of each kind.
+
+    Args:
+        arrows: :class:`haiprof.export.critical_path.Overlay` has them.
+        spans: the table.
+        kernels: number of its rows.
+        first: how many arrows there are already.
+
+    Returns:
+        Of each span the arrow that leaves it and the one that reaches it, and of each kernel.
+    """
+    on_spans, on_kernels = (
+        (np.zeros(height, np.uint64), np.zeros(height, np.uint64))
+        for height in (spans.height, kernels)
+    )
+    if not arrows.height:
+        return on_spans, on_kernels, 0
+    keys = ["thread", "start", "duration"]
+    rows = spans.select(keys).with_row_index("span").unique(keys, keep="first")
+    found = arrows
+    for suffix in ("", "_to"):
+        on = [f"{name}{suffix}" for name in ("thread", "begun", "lasts")]
+        found = found.join(
+            rows.rename({"span": f"span{suffix}"}), left_on=on, right_on=keys, how="left",
+            maintain_order="left",
+        )  # fmt: skip
+        of = [f"span{suffix}", f"activity{suffix}"]
+        found = found.unique(of, keep="first", maintain_order=True)
+    number = np.arange(first + 1, first + 1 + found.height, dtype=np.uint64)
+    for at, suffix in enumerate(("", "_to")):
+        for name, ends in (("span", on_spans), ("activity", on_kernels)):
+            known = found[f"{name}{suffix}"]
+            some = known.is_not_null().to_numpy()
+            ends[at][known.drop_nulls().to_numpy()] = number[some]
+    return on_spans, on_kernels, found.height
 
 
 def _distinct(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

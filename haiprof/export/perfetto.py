@@ -18,7 +18,7 @@ import polars as pl
 
 from haiprof import schema
 from haiprof.common.arrow_columns import numbers
-from haiprof.export import flows, target
+from haiprof.export import critical_path, flows, target
 from haiprof.export import protobuf as pb
 from haiprof.export.chosen import Chosen, chosen
 from haiprof.export.lanes import brackets, lanes, pieces
@@ -62,6 +62,8 @@ _COLLECTIVES: Final = (
     "elements_out", "bytes", "attributes",
 )  # fmt: skip
 _MEMORY: Final = ("total_allocated", "total_reserved")
+_CRITICAL: Final = "critical"
+_ELEMENTS: Final = ("operator", "share", "waits_for")
 
 
 def write(
@@ -70,6 +72,7 @@ def write(
     rank: int | None = None,
     clock: Mapping[str, Shift] | None = None,
     on_process: Callable[[str], None] | None = None,
+    paths: Mapping[str, pl.DataFrame] | None = None,
 ) -> None:
     """Write a run, with the deep traces in its folders, as one file.
 
@@ -81,6 +84,7 @@ def write(
         rank: this one and its node only.
         clock: by node, what corrects the times of its processes.
         on_process: called with each process's label before it is written.
+        paths: by the label of a process, the critical path to draw over it.
 
     Raises:
         HaiprofError: the file is there or cannot be written, or there is no such rank.
@@ -95,7 +99,8 @@ def write(
             if on_process is not None:
                 on_process(each.label)
             shift = (clock or {}).get(each.process.node)
-            written = _Process(out, each, number, _pid(each, pids), uuids, shift)
+            path = (paths or {}).get(each.process.label) if each.process.trace else None
+            written = _Process(out, each, number, _pid(each, pids), uuids, shift, path)
             arrows = written.write(arrows)
             analyzer.note(each.problems)
 
@@ -131,8 +136,10 @@ class _Process:
         pid: int,
         uuids: Iterator[int],
         shift: Shift | None,
+        path: pl.DataFrame | None,
     ) -> None:
         self._out = out
+        self._overlay = critical_path.overlay(chosen_process, path)
         self._process = chosen_process
         self._sequence = pb.whole(_SEQUENCE, sequence)
         self._pid = pid
@@ -154,6 +161,7 @@ class _Process:
     def write(self, arrows: int) -> int:
         """Write all tables; return how many arrows the trace has, of which ``arrows`` before."""
         arrows = self._calls(arrows)
+        self._critical_path()
         self._device_spans()
         self._collectives()
         self._samples()
@@ -167,17 +175,35 @@ class _Process:
         out, also, into, count = self._arrows(arrows)
         columns = ("start", "duration", "category", "name", "thread", *_SPANS)
         spans = self._process.read(schema.SPANS, columns)
-        self._slices(spans, ("thread",), self._thread, "category", _SPANS, (out, also))
-        del spans, out, also
+        spans = self._overlay.on_spans(spans)
+        kernels = self._process.read(schema.KERNELS).with_row_index("row")
+        kernels = self._overlay.on_kernels(kernels)
+        on_spans, on_kernels, more = flows.along(
+            self._overlay.arrows, spans, kernels.height, arrows + count
+        )
+        marked = (*_SPANS, _CRITICAL)
+        self._slices(spans, ("thread",), self._thread, "category", marked, (out, also, *on_spans))
+        del spans, out, also, on_spans
         self._slices(
-            self._process.read(schema.KERNELS),
+            kernels,
             ("device", "stream"),
             lambda device, stream: self._track(_stream(device, stream)),
             "kind",
-            _KERNELS,
-            (into,),
+            (*_KERNELS, _CRITICAL),
+            (into, *on_kernels),
         )
-        return arrows + count
+        return arrows + count + more
+
+    def _critical_path(self) -> None:
+        elements = self._overlay.elements
+        named = pl.coalesce(pl.col("name").cast(pl.String), pl.col("kind").cast(pl.String))
+        self._slices(
+            elements.with_columns(named.cast(pl.Categorical()).alias("name"), lane=pl.lit(0)),
+            ("lane",),
+            lambda _: self._track(critical_path.NAME.replace("_", " ")),
+            "kind",
+            _ELEMENTS,
+        )
 
     def _arrows(self, before: int) -> tuple[flows.Arrows, flows.Arrows, flows.Arrows, int]:
         """Return the arrows of spans to kernels, among spans, of kernels, and their count."""

@@ -191,6 +191,50 @@ def test_a_step_that_one_session_has_is_found_in_it(tmp_path: Path) -> None:
         run.critical_path(inside="nowhere")
 
 
+def test_what_less_work_would_save_is_of_the_step_that_is_asked_for() -> None:
+    run = Analyzer(traces.files("hta_ns_resolution")[0].parent)
+    half = run.what_if(step=103, kind="computation")
+    assert half.select("step", "what", "name", "factor").rows() == [
+        (103, "kind", "computation", 0.0), (103, "kind", "computation", 0.5),
+    ]  # fmt: skip
+    (path,) = run.critical_path(step=103).values()
+    assert set(half["before"]) == {path.end - path.start}
+    # The device works all the time, and the host is ahead by most of a step.
+    assert half["saving"][1] / half["before"][1] > 0.4
+    assert run.what_if(step=103, kind="host", factor=0)["saving"].to_list() == [0]
+    assert run.what_if(step=103, operator="aten::mm", factor=1)["saving"].to_list() == [0]
+    every = run.what_if()
+    assert every["saving"].is_sorted(descending=True)
+    assert set(every["what"]) == {"kind", "operator", "kernel"}
+    with pytest.raises(HaiprofError, match="there is no operator 'aten::nothing'"):
+        run.what_if(operator="aten::nothing")
+    with pytest.raises(HaiprofError, match="there is no kernel 'nothing'"):
+        run.what_if(kernel="nothing")
+    with pytest.raises(HaiprofError, match="kind='work'"):
+        run.what_if(kind="work")
+    with pytest.raises(HaiprofError, match="choose one of operator=, kernel=, kind="):
+        run.what_if(kind="host", kernel="gemm")
+
+
+def test_waiting_for_a_rank_is_not_communication() -> None:
+    run = Analyzer(traces.files("dlrm_8rank")[0].parent)
+    slow = run.stragglers()["rank"][0]
+    saved = {
+        kind: dict(run.what_if(kind=kind, factor=0).select("rank", "saving").rows())
+        for kind in ("communication", "waiting")
+    }
+    waited = run.critical_path()
+    for rank, saving in saved["waiting"].items():
+        path = waited[f"rank {rank}"].path
+        waiting = path.filter(pl.col("kind").cast(pl.String) == "rank")["duration"].sum()
+        assert 0 <= saving <= waiting
+        assert (saving > 0) == (rank != slow)
+        assert saved["communication"][rank] < max(saving, 100_000)
+    # A kernel's waiting is not its work either.
+    kernels = run.what_if(kernel="nccl", factor=0)
+    assert dict(kernels.select("rank", "saving").rows()) == saved["communication"]
+
+
 def test_compared_with_another_run(folder: Path, tmp_path: Path) -> None:
     for rank in (1, 2, 7):
         write(tmp_path / "later", rank, slower=2.0)

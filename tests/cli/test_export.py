@@ -50,6 +50,33 @@ def test_a_folder_that_is_a_file_is_one_line(tmp_path: Path, trace: Path) -> Non
     assert f"{tmp_path / 'out'}: cannot be written" in only_line(done)
 
 
+@pytest.mark.parametrize("to", ["perfetto", "chrome"])
+def test_the_critical_path_is_drawn_over_a_trace(tmp_path: Path, trace: Path, to: str) -> None:
+    for step in ("longest", "1"):
+        out = tmp_path / f"{step}.json"
+        done = haiprof("export", trace, "-o", out, "--to", to, "--critical-path", step)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert b"critical" in out.read_bytes()
+    done = haiprof("export", trace, "-o", tmp_path / "x", "--to", to, "--critical-path", "9")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "there is no step 9" in only_line(done)
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["--critical-path", "longest"], "--critical-path: choose --to perfetto or chrome"),
+        (["--to", "chrome", "--critical-path", "first"], "give the number of a step, or longest"),
+    ],
+)
+def test_a_critical_path_that_cannot_be_drawn_is_one_line(
+    tmp_path: Path, trace: Path, more: list[str], says: str
+) -> None:
+    done = haiprof("export", trace, "-o", tmp_path / "out", *more)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in only_line(done)
+
+
 @pytest.mark.parametrize("to", ["perfetto", "chrome", "tensorboard", "parquet"])
 def test_each_format_names_its_files(tmp_path: Path, trace: Path, to: str) -> None:
     done = haiprof("export", trace, "-o", tmp_path / "out", "--to", to)

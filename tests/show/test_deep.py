@@ -50,6 +50,7 @@ SHOWN = {
     "step_trace": ("Steps on the GPU", "steps on a GPU"),
     "op_statistics": ("Units that operators ran on", "units that operators ran on"),
     "critical_path": ("What it consists of", "a critical path"),
+    "what_if": ("What less work would save", "a critical path"),
     "recommendations": ("What would save time", ""),
     "unknown": ("Not known", ""),
 }

@@ -53,6 +53,7 @@ def section(analyzer: Analyzer, one: OneTrace) -> Section:
         "device",
         "stream",
     ]
+    less = _less(analyzer, one)
     return Section(
         f"Critical path{one.label}",
         [
@@ -61,8 +62,36 @@ def section(analyzer: Analyzer, one: OneTrace) -> Section:
             *table(
                 "Longest items", longest, items, "Single ones, and when they began in the step."
             ),
+            *table("What less work would save", less, _LESS, _ABOUT_LESS),
         ],
         _sentences(found),
+    )
+
+
+_LESS: Columns = [
+    "what",
+    readable("name"),
+    *durations("saved_by_half", "saved_by_all"),
+    (pl.col("saved_by_half") / pl.col("before")).alias("by half, of the step_ratio"),
+]
+_ABOUT_LESS = (
+    "How much shorter the step would be if this took half of its time, or none, and all else began "
+    "as soon as it can."
+)
+
+
+def _less(analyzer: Analyzer, one: OneTrace) -> pl.DataFrame:
+    """What half or none of each kind of work, operator and kernel on the path would save."""
+    mine = one.of(analyzer.what_if(one.rank))
+    saved = [
+        pl.col("saving").filter(pl.col("factor") == factor).first().alias(f"saved_by_{name}")
+        for factor, name in ((0.5, "half"), (0.0, "all"))
+    ]
+    return (
+        mine.group_by("what", "name", "before", maintain_order=True)
+        .agg(saved)
+        .filter(pl.col("saved_by_half") > 0)
+        .sort("saved_by_half", descending=True, maintain_order=True)
     )
 
 

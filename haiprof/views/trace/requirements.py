@@ -79,6 +79,8 @@ WANTS: Final = (
     Want("sequences", _OP, "sequences of operators; those of ranges are there", KERNELS),
     Want("critical_path", KERNELS, "what devices did"),
     Want("critical_path", _LAUNCH, "what launched what", KERNELS),
+    Want("what_if", KERNELS, "what devices did"),
+    Want("what_if", _LAUNCH, "what launched what", KERNELS),
     Want("recommendations", "spans[step]", "of how many steps a problem is"),
     Want("recommendations", "allocations", "advice on memory"),
     Want("recommendations", "spans.stack", "the line of code of a problem", _OP),

@@ -1,1 +1,1 @@
-"""The longest chain of dependent work through a window of a trace."""
+"""What delayed the end of a window of a trace, and what less work would save."""

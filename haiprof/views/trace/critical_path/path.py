@@ -1,33 +1,49 @@
-"""The critical path: the chain of work that a step, a range or a whole trace waited for.
+"""The critical path: what delayed the end of a step, a range or a whole trace, back to its begin.
 
-The idea is that of HTA's critical path analysis. Instants (where a call of the host or an activity
-of a device begins or ends) are the nodes of a graph. An edge leads from one instant to a later one;
-its weight is the time between them if the later instant could not have come sooner because of it,
-else 0. The path is the heaviest one from the begin of the window to its last end.
+The path is walked backward from the last end of the window, of the host or of a device. At each
+instant (where a call or an activity begins or ends) it goes on to the one that this instant waited
+for the longest, of all that it had to wait for. So its elements follow each other from the window's
+begin to its end, and their durations sum to its length.
 
-Edges, by ``kind`` of the path's elements:
+The window of a step is that of ``linked.steps``: from the end of the previous step's work (and not
+before the host begins the step) to the last end of its own, wherever the host is by then. What ends
+it is its own too: the host's end of the step, or an activity launched in it. A range likewise lasts
+until what it launched has ended.
 
-- ``host``: from instant to instant of one thread, the time of the innermost call. Its weight is 0
-  while the call waits for a device, or for another thread: for backward operators that another
-  thread runs while the main thread calls nothing. The path goes there with the first of them, and
-  back with the last. Time between calls (``outside``) has weight on the main thread, which runs
-  Python then, and between those operators; other threads may wait for anything.
-- ``launch``: from the begin of the launching call to the begin of its activity, if all earlier work
-  of the stream had ended when that call returned; for activities of a CUDA graph only if none of
-  the same launch ended before.
-  same launch ended before.
-- ``stream``: from the end of the previous activity on the stream (or, in a graph, of the same
-  launch), if that was what was waited for.
-- ``event``: from the end of an activity of another stream, if the file shows that the stream had
-  to wait for an event, and that activity was the last one to end before.
-- ``kernel``, ``communication``, ``memcpy``, ``memset``: an activity, from its begin to its end.
-- ``sync``: from the end of an activity to the return of the call that waited for it: a call that
-  synchronizes, or a copy that returned after its own activity had ended.
-- ``unexplained``: time for which nothing in the file gives a reason.
+``kind`` of an element, and what it goes back to:
 
-HTA's numbers differ from these (and between its versions): it gives no weight to the time between
-operators, has no edges between threads, and ends its path at the heaviest node, not at the end of
-the window.
+- ``host``: a thread's time, of the innermost call; to the thread's instant before. ``outside``:
+  between calls of the main thread, which runs Python then, or of another thread, of at most
+  :data:`~haiprof.views.trace.critical_path.waits.PROMPT`. A main thread that calls nothing while
+  another thread runs backward operators waits for those: from its next instant to their last end,
+  and from their begin to its last instant. Another thread that begins to work after a longer pause
+  was idle until the last that the main thread did before; if that did nothing, it is
+  ``unexplained``.
+- ``sync``: from the return of a call that waited for the device (it synchronises, or is a copy that
+  returned after its own activity had ended) to the last end that it waited for.
+- ``queue``: from the return of a call that launches and that a full queue blocked, to the end that
+  made room: a call of at least 20 µs, and five times as long as the shortest of its name, while
+  :data:`~haiprof.views.trace.critical_path.waits.FULL` launches of the stream had not begun.
+- ``kernel``, ``communication``, ``memcpy``, ``memset``: an activity, to its begin.
+- ``stream``: from an activity's begin to the end of the previous one of its stream (or, in a CUDA
+  graph, of the same launch), if that was after the launching call returned. Two of one stream may
+  overlap: then to the earlier one's begin, as a part of that.
+- ``event``: to the end of an activity of another stream, if the file shows that the stream had to
+  wait for an event: of those launched before, the last to end, if that was after the launch and all
+  earlier work of the stream.
+- ``launch``: else, to the begin of the launching call.
+- ``occupied``: such a wait longer than ``PROMPT`` while the device was busy with other streams; the
+  element names the activity that ran. An activity that was launched to a free stream of a device
+  that was busy by then goes back to the begin of that activity instead, as a part of it.
+- ``rank``: the part of a collective in which this rank waited for others, if their traces are there
+  (:mod:`haiprof.views.trace.critical_path.ranks`).
+- ``unexplained``: such a wait on a device that was not busy, and all else for which the file gives
+  no reason: before an activity without a launch, to the last end on its device.
+
+The idea is that of HTA's critical path analysis, which searches the heaviest path through a graph
+of such edges instead. That differs wherever the host runs ahead: calls that a device hides weigh
+more than the activities that hide them. HTA also gives no weight to the time between operators, and
+has no edges between threads.
 
 Times are int64 ns.
 """
@@ -41,10 +57,11 @@ import numpy as np
 import polars as pl
 
 from haiprof.common.choices import quoted, unknown
-from haiprof.views.trace.critical_path.graph import KIND, KINDS, graph
-from haiprof.views.trace.critical_path.window import STEP, Activities, Int32s
+from haiprof.views.trace.critical_path.edges import KINDS
+from haiprof.views.trace.critical_path.graph import graph
+from haiprof.views.trace.critical_path.window import STEP, Activities, Int32s, Window
 from haiprof.views.trace.linking.linked import CALLS, Linked
-from haiprof.views.trace.linking.names import numbered, one_of
+from haiprof.views.trace.linking.names import dense, numbered, one_of
 
 PATH_SCHEMA: Final = {
     "start": pl.Int64(),
@@ -58,6 +75,7 @@ PATH_SCHEMA: Final = {
     "stream": pl.UInt32(),
     "op": pl.UInt32(),
     "activity": pl.UInt32(),
+    "waits_for": pl.String(),
 }
 SUMMARY_SCHEMA: Final = {
     "kind": pl.String(),
@@ -81,11 +99,12 @@ class CriticalPath:
     Attributes:
         start: begin of the window.
         end: its end.
-        length: the weight of the path: ``end - start`` less what is unexplained.
+        length: ``end - start`` less what is unexplained.
         path: its elements in the order of time, each begins where the one before ends: ``start``,
             ``duration``, ``kind``, ``name`` (of the call or the activity), ``operator`` (behind the
             activity), ``share`` (of the window), ``thread``, ``device``, ``stream``, ``op`` (row of
-            the call in ``linked.ops``), ``activity`` (row in ``linked.activities``).
+            the call in ``linked.ops``), ``activity`` (row in ``linked.activities``), ``waits_for``
+            (the label of another rank; see :mod:`haiprof.views.trace.critical_path.ranks`).
         summary: by kind, ``elements``, ``duration`` and ``share``; longest first.
         names: the same by kind and name.
         skewed: launches that come after their activity in the file: its clocks disagree there.
@@ -106,14 +125,35 @@ def of_step(linked: Linked, step: int) -> CriticalPath:
     Raises:
         ValueError: there is no such step.
     """
+    return walked(linked, window_of_step(linked, step))
+
+
+def window_of_step(linked: Linked, step: int) -> Window:
+    """Return the window of a step: its own are what the host launched in it, and its calls.
+
+    Raises:
+        ValueError: there is no such step.
+    """
     found = linked.steps.filter(pl.col("step") == step)
     if not found.height:
         raise ValueError(f"there is no step {step}; there are {_step_range(linked)}")
-    return critical_path(linked, int(found["start"][0]), int(found["end"][0]))
+    mine = np.flatnonzero(linked.category == STEP)
+    mine = mine[(linked.ops["step"][mine] == step).fill_null(False).to_numpy()]
+    own = (int(linked.start[mine].min()), int(linked.end[mine].max())) if len(mine) else None
+    return Window(int(found["start"][0]), int(found["end"][0]), own)
 
 
 def of_range(linked: Linked, name: str, nth: int = 0) -> CriticalPath:
     """Return the critical path of the ``nth`` call of a range, until what it launched has ended.
+
+    Raises:
+        ValueError: there is no such range.
+    """
+    return walked(linked, window_of_range(linked, name, nth))
+
+
+def window_of_range(linked: Linked, name: str, nth: int = 0) -> Window:
+    """Return the window of the ``nth`` call of a range, until what it launched has ended.
 
     Raises:
         ValueError: there is no such range.
@@ -129,42 +169,63 @@ def of_range(linked: Linked, name: str, nth: int = 0) -> CriticalPath:
     start, end = int(linked.start[row]), int(linked.end[row])
     acts = Activities.of(linked, start, np.iinfo(np.int64).max)
     inside = (acts.launch >= start) & (acts.launch < end)
-    return critical_path(linked, start, int(acts.end[inside].max(initial=end)))
+    return Window(start, int(acts.end[inside].max(initial=end)), (start, end))
 
 
 def critical_path(linked: Linked, start: int | None = None, end: int | None = None) -> CriticalPath:
     """Return the critical path of a window of the trace; without one, of all of it."""
+    return walked(linked, window(linked, start, end))
+
+
+def window(linked: Linked, start: int | None = None, end: int | None = None) -> Window:
+    """Return a window of the trace; without begin and end, all of it."""
     low = linked.steps["start"].min() if start is None else start
     high = linked.steps["end"].max() if end is None else end
     begin, finish = (int(str(each)) if each is not None else 0 for each in (low, high))
-    built = graph(linked, begin, finish)
+    return Window(begin, finish)
+
+
+def walked(linked: Linked, window: Window) -> CriticalPath:
+    """Return the critical path of a window: walk back from its end."""
     from haiprof import _core
 
-    distance, taken = _core.longest_path(built.source, built.target, built.weight, len(built.time))
-    source, target = built.source[taken], built.target[taken]
-    begun = built.time[source]
-    duration = built.time[target] - begun
+    time, edges, skewed = graph(linked, window)
+    begin, finish, _ = window
+    # One edge leads to each node, so that there is one path.
+    met = np.full(len(time), -1)
+    met[edges.target[edges.last]] = np.flatnonzero(edges.last)
+    met = met[1:]
+    to = edges.target[met]
+    _, on_path = _core.longest_path(edges.source[met], to, time[to], len(time))
+    taken = met[on_path]
+    begun = time[edges.source[taken]]
+    duration = time[edges.target[taken]] - begun
     some = duration > 0
-    whole = max(finish - begin, 1)
-    kind = np.where(built.weight[taken] == duration, built.kind[taken], KIND["unexplained"])
-    explained = kind != KIND["unexplained"]
-    call = np.where(explained, built.call[taken], -1)[some]
-    activity = np.where(explained, built.activity[taken], -1)[some]
-    path = _described(linked, call, activity).with_columns(
+    kind = edges.kind[taken]
+    path = _described(linked, edges.call[taken][some], edges.activity[taken][some]).with_columns(
         pl.Series("start", begun[some]),
         pl.Series("duration", duration[some]),
         pl.Series("kind", KINDS, pl.Categorical()).gather(kind[some]),
-        pl.Series("share", duration[some] / whole),
+        pl.Series("share", duration[some] / max(finish - begin, 1)),
+        pl.lit(None).alias("waits_for"),
     )
     path = path.select(pl.col(column).cast(to) for column, to in PATH_SCHEMA.items())
+    return summed_up(begin, finish, path, skewed)
+
+
+def summed_up(start: int, end: int, path: pl.DataFrame, skewed: int) -> CriticalPath:
+    """Return the path of these elements, with its sums."""
+    whole = max(end - start, 1)
+    number, kinds = numbered(path["kind"])
+    explained = pl.Series((kinds.cast(pl.String) != "unexplained").to_numpy()[number])
     return CriticalPath(
-        begin,
-        finish,
-        int(distance[-1]),
+        start,
+        end,
+        int(path["duration"].filter(explained).sum()),
         path,
         pl.DataFrame(_summary(path, whole, ["kind"]), SUMMARY_SCHEMA, orient="row"),
         pl.DataFrame(_summary(path, whole, ["kind", "name"]), NAMES_SCHEMA, orient="row"),
-        built.skewed,
+        skewed,
     )
 
 
@@ -180,7 +241,8 @@ def _summary(path: pl.DataFrame, whole: int, by: list[str]) -> list[tuple[object
         number, known = numbered(path[each])
         group = group * len(known) + number
         texts.append(known.cast(pl.String).to_list())
-    found, of = np.unique(group, return_inverse=True)
+    of, first = dense(group)
+    found = group[first]
     lasted = np.zeros(len(found), np.int64)
     np.add.at(lasted, of, path["duration"].to_numpy())
     keys = zip(*np.unravel_index(found, [len(known) for known in texts]), strict=True)

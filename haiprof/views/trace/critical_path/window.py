@@ -1,5 +1,10 @@
 """The part of a trace in a window: the instants of its threads, and the device activities.
 
+The main thread is the one with steps. Without any, it is the one that drives the others: the
+autograd engine's threads, which mostly run backward, are driven, however many calls of the runtime
+they make; of the rest, it is the one that is in calls longer than all others together. A server may
+have none.
+
 :mod:`haiprof.views.trace.critical_path.graph` builds a graph of them. Times are int64 ns.
 
 Tests: tests/views/trace/critical_path/test_path.py.
@@ -8,9 +13,11 @@ Tests: tests/views/trace/critical_path/test_path.py.
 from __future__ import annotations
 
 import dataclasses
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
 from haiprof.views.intervals import Index, Times
 from haiprof.views.trace.linking.instants import running
@@ -20,6 +27,21 @@ OP, RUNTIME, STEP = (CALLS.index(name) for name in ("op", "runtime", "step"))
 
 Int32s = npt.NDArray[np.int32]
 Bools = npt.NDArray[np.bool_]
+
+
+class Window(NamedTuple):
+    """A part of a trace.
+
+    Attributes:
+        start: its begin.
+        end: its end.
+        own: the window ends with what was launched from the first until before the second instant,
+            and with calls that end at the second one; None: with whatever ends last.
+    """
+
+    start: int
+    end: int
+    own: tuple[int, int] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,27 +91,46 @@ class Host:
         place = np.arange(len(row), dtype=np.int32)
         first[row[begins]] = place[begins]
         last[row[~begins]] = place[~begins]
-        away = linked.ops["forward_thread"][rows].fill_null(0).to_numpy() > 0
-        mains = _main_threads(linked, rows, thread)
-        workers = np.setdiff1d(np.unique(thread[away]), mains)
+        mains, workers = linked.once(threads)
         return cls(
             row, begins, on, time, inner, first, last, np.isin(on, mains), np.isin(on, workers)
         )
 
 
-def _main_threads(
-    linked: Linked, rows: Int32s, thread: npt.NDArray[np.uint32]
-) -> npt.NDArray[np.uint32]:
-    """The threads with steps; without any, the one that calls the runtime most."""
-    stepping = np.unique(thread[linked.category[rows] == STEP])
-    if len(stepping) or not len(rows):
-        return stepping
-    for category in (RUNTIME, OP):
-        among = thread[linked.category[rows] == category]
-        if len(among):
-            each, count = np.unique(among, return_counts=True)
-            return each[[int(np.argmax(count))]]
-    return thread[:1]
+Threads = npt.NDArray[np.uint32]
+
+
+def threads(linked: Linked) -> tuple[Threads, Threads]:
+    """Return the main threads of a trace, and those that run backward operators for others."""
+    number, texts = linked.named
+    engine = texts.cast(pl.String).str.starts_with(_ENGINE).fill_null(False).to_numpy()[number]
+    backward = engine | (linked.ops["forward_thread"].fill_null(0).to_numpy() > 0)
+    backward &= linked.category == OP
+    thread = linked.ops["thread"].to_numpy()
+    mains = np.unique(thread[linked.category == STEP])
+    if not len(mains):
+        mains = _driving(linked, thread, backward)
+    return mains, np.setdiff1d(np.unique(thread[backward]), mains)
+
+
+#: The begin of the names that the autograd engine gives its tasks.
+_ENGINE: Final = "autograd::engine::"
+
+
+def _driving(linked: Linked, thread: Threads, backward: Bools) -> Threads:
+    """The thread that is in calls the longest, of those that do not mostly run backward.
+
+    None of many threads that are in calls equally long, as in a server, drives the others.
+    """
+    outer = np.flatnonzero((linked.category < len(CALLS)) & (linked.parent < 0))
+    each, of = np.unique(thread[outer], return_inverse=True)
+    long = (linked.end - linked.start)[outer].astype(np.float64)
+    lasted = np.bincount(of, long, len(each))
+    driven = np.bincount(of, long * backward[outer], len(each)) * 2 > lasted
+    if not driven.all():
+        lasted[driven] = 0
+    driving: Threads = each[lasted * 2 > lasted.sum()]
+    return driving
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +142,7 @@ class Activities:
         lane: number of the device and stream.
         start: within the window.
         end: within the window.
-        call: row in ``linked.ops`` of the launching call, or -1.
+        call: row in ``linked.ops`` of the launching call, else of the operator that did, or -1.
         launch: when that call began; the earliest possible instant without one.
         returned: when it returned.
         correlation: of the launch, or 0.
@@ -127,6 +168,9 @@ class Activities:
         order = np.lexsort((high[rows], low[rows], lane))
         rows, lane = rows[order], lane[order]
         call = linked.runtime[rows]
+        # Without the call, the operator that the file names.
+        op = linked.activities["op"][rows].cast(pl.Int32).fill_null(-1).to_numpy()
+        call = np.where(call >= 0, call, op)
         never = np.iinfo(np.int64).min
         known = call >= 0
         launch, returned = (
