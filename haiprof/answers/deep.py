@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple, TypeVar
 import polars as pl
 
 from haiprof.answers import host_clocks, kept_overview, late_ranks, one_trace, unknown
+from haiprof.answers import idle as idle_answers
 from haiprof.answers.matched import matched
 from haiprof.answers.rank_columns import placed, session_of, stacked
 from haiprof.answers.ranks import Ranks
@@ -41,6 +42,7 @@ from haiprof.views.trace import (
 from haiprof.views.trace import kernels as kernel_view
 from haiprof.views.trace.as_other_tools import msprof_op_statistics, msprof_step_trace
 from haiprof.views.trace.critical_path import path as path_view
+from haiprof.views.trace.idle_causes import frames as idle_frames
 from haiprof.views.trace.linking.linked import Linked
 
 _Result = TypeVar("_Result")
@@ -324,15 +326,36 @@ class TraceAnswers:
         work = functools.partial(temporal.temporal, drop_last_step=drop_last_step)
         return self._view(rank, work, temporal.COLUMNS)
 
-    def idle(self, rank: int | None = None, *, drop_last_step: bool = False) -> pl.DataFrame:
-        """Return why streams were idle: waiting for the host, between kernels, other.
+    def idle(
+        self,
+        rank: int | None = None,
+        *,
+        by: idle_frames.By = "category",
+        drop_last_step: bool = False,
+    ) -> pl.DataFrame:
+        """Return why streams or devices were idle.
 
-        See :func:`haiprof.views.trace.idle.idle`.
+        Args:
+            rank: of one rank only.
+            by: ``category``, HTA's three of each stream (waiting for the host, between kernels,
+                other: :func:`haiprof.views.trace.idle.idle`); ``cause``, each stream's causes;
+                ``device``, each device's. The causes are those of
+                :mod:`haiprof.views.trace.idle_causes.causes`, the columns those of
+                :mod:`haiprof.views.trace.idle_causes.frames`.
+            drop_last_step: leave the last step out.
+
+        Raises:
+            HaiprofError: ``by`` is none of these.
 
         Example:
             >>> trace.idle(rank=0).select("stream", "category", "idle").rows()[:2]
             [(7, 'host_wait', 70000), (7, 'kernel_wait', 0)]
+            >>> trace.idle(rank=0, by="device").columns[4:7]
+            ['device', 'cause', 'idle']
         """
+        asked.one_of("by", by, idle_frames.BY)
+        if by != "category":
+            return idle_answers.idle(self._ranks, rank, by, drop_last_step)
         return self._view(rank, functools.partial(idle.idle, drop_last_step=drop_last_step))
 
     def overlap(self, rank: int | None = None, *, drop_last_step: bool = False) -> pl.DataFrame:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import tempfile
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import polars as pl
 
@@ -20,8 +20,10 @@ from haiprof.answers.rank_columns import named, session_of, stacked
 from haiprof.answers.ranks import Ranks
 from haiprof.errors import HaiprofError
 from haiprof.runs import Process
+from haiprof.views.intervals import Times
 from haiprof.views.trace import distributed, stragglers
 
+Intervals: TypeAlias = tuple[Times, Times]
 #: Number of communications matched together.
 _BATCH_ROWS: Final = 50_000
 #: This many bytes of packed communications stay in memory.
@@ -36,6 +38,13 @@ class Matched(NamedTuple):
     collectives: pl.DataFrame
     stragglers: pl.DataFrame
     sessions: tuple[Session, ...]
+
+    def waits(self, process: Process) -> Intervals | None:
+        """Return when a rank waited for others in collectives, ns; None if nobody can know."""
+        for each in self.sessions:
+            if each.by_label.get(process.label) is process:
+                return each.waits.get(process.label)
+        return None
 
 
 def matched(ranks: Ranks) -> Matched:
@@ -65,6 +74,8 @@ class Session:
         """Start without any rank."""
         #: The process of each label.
         self.by_label: dict[str, Process] = {}
+        #: When each rank waited for others, by label: 16 bytes for each time.
+        self.waits: dict[str, Intervals] = {}
         self._processes: list[Process] = []
         self._at = [0]  # offset of each, and the end of the last one
         # Closed with this object.
@@ -100,6 +111,7 @@ class Session:
         for batch in self.batches():
             for frames, view in zip(results, views, strict=True):
                 frames.append(view(batch))
+            self.waits |= distributed.waits(batch)
         transfers, collectives, caused = (
             pl.concat(frames, how="vertical_relaxed") for frames in results
         )
