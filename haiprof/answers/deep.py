@@ -11,23 +11,21 @@ from typing import Literal, NamedTuple, TypeVar
 
 import polars as pl
 
-from haiprof.answers import host_clocks, kept_overview, late_ranks, one_trace, unknown
+from haiprof.answers import advice, host_clocks, kept_overview, late_ranks, one_trace, unknown
 from haiprof.answers import idle as idle_answers
 from haiprof.answers.matched import matched
-from haiprof.answers.rank_columns import placed, session_of, stacked
+from haiprof.answers.rank_columns import placed, stacked
 from haiprof.answers.ranks import Ranks
 from haiprof.common import asked
 from haiprof.common.choices import quoted
 from haiprof.common.choices import unknown as unknown_word
 from haiprof.errors import HaiprofError
-from haiprof.findings.deep import recommendation, rules
 from haiprof.runs import Process
 from haiprof.views.run import imbalance
 from haiprof.views.trace import bandwidth as bandwidth_view
 from haiprof.views.trace import compare as compare_view
 from haiprof.views.trace import (
     differences,
-    distributed,
     idle,
     kernel_breakdown,
     launches,
@@ -244,6 +242,9 @@ class TraceAnswers:
     def distributed(self, rank: int | None = None) -> DistributedFrames:
         """Return computing and communicating by step; moving data and waiting; collectives.
 
+        ``steps`` also has ``waiting``: how much of ``communication`` (alone) was waiting for other
+        ranks, ns; null if no other rank's trace shows it.
+
         For a single ``rank``, its steps; how long it waited for the others needs their traces, too,
         and covers all ranks. See :mod:`haiprof.views.trace.distributed`.
 
@@ -251,9 +252,11 @@ class TraceAnswers:
             >>> trace.distributed().steps.columns[4:8]
             ['step', 'duration', 'compute', 'overlap']
         """
+        chosen = self._ranks.jobs(rank)
         together = matched(self._ranks)
-        alone = rank is not None
-        steps = self._view(rank, distributed.breakdown) if alone else together.steps
+        steps = together.steps
+        if rank is not None and chosen and steps.height:
+            steps = steps.filter(pl.col("rank") == rank)
         return DistributedFrames(steps, together.transfers, together.collectives)
 
     def stragglers(self) -> pl.DataFrame:
@@ -522,11 +525,12 @@ class TraceAnswers:
         """Return what to change about the job, the largest saving for a rank first.
 
         Columns: ``kind``, ``problem``, ``advice``, ``evidence``, ``saves_ns``, ``share`` (of the
-        recorded steps), ``step``, ``operator``, ``stack``. See :mod:`haiprof.findings.deep.rules`.
+        recorded steps), ``step``, ``operator``, ``stack``, ``module``. A rank that the others wait
+        for comes first. See :mod:`haiprof.findings.deep.rules`.
 
         Example:
             >>> trace.recommendations(rank=0)["kind"].to_list()
-            ['launch', 'utilization']
+            ['launch', 'latency', 'utilization']
         """
         deep = self._in_detail(rank)
         if deep is not self:
@@ -535,19 +539,7 @@ class TraceAnswers:
         return found.clone()
 
     def _recommendations(self, rank: int | None) -> pl.DataFrame:
-        chosen = self._ranks.jobs(rank)
-        work = functools.partial(one_trace.findings_of, links=self._ranks.links)
-        found = list(self._ranks.map(work, chosen))
-        if len(chosen) > 1 and rank is None:
-            late = rules.stragglers(self.stragglers(), self.overview().steps)
-            for process, findings in found:
-                findings += late.get(
-                    (process.node, process.rank, process.pid, session_of(process)), []
-                )
-        rows = stacked((process, recommendation.frame(each)) for process, each in found)
-        if not rows.height:
-            return rows
-        return rows.sort("saves_ns", descending=True, nulls_last=True, maintain_order=True)
+        return advice.recommendations(self._ranks, rank, self.overview().steps)
 
     def unknown(self, view: str | None = None, rank: int | None = None) -> pl.DataFrame:
         """Return what views cannot show of these traces, and why: one row per missing requirement.

@@ -1,7 +1,4 @@
-"""Why devices and streams of all ranks were idle.
-
-Tests: tests/answers/test_idle.py.
-"""
+"""Why devices and streams of all ranks were idle."""
 
 from __future__ import annotations
 

@@ -62,11 +62,22 @@ def breakdown(linked: Linked, found: pl.DataFrame | None = None) -> pl.DataFrame
         ``communication`` (alone), ``other``, in ns.
     """
     found = communications(linked) if found is None else found
+    return parts(linked.steps, _computing(linked, found), merge(*times(found)))
+
+
+def alone(linked: Linked) -> tuple[Times, Times]:
+    """Return when a rank communicated and computed nothing, as ``merge`` does.
+
+    In the steps, that is ``communication`` of :func:`breakdown`.
+    """
+    found = communications(linked)
+    return subtract(*merge(*times(found)), *_computing(linked, found))
+
+
+def _computing(linked: Linked, found: pl.DataFrame) -> tuple[Times, Times]:
     if linked.activities.height:
-        computing = union(linked, np.flatnonzero(linked.in_role("kernel")), "kernel")
-    else:
-        computing = _host(linked, found)
-    return parts(linked.steps, computing, merge(*times(found)))
+        return union(linked, np.flatnonzero(linked.in_role("kernel")), "kernel")
+    return _host(linked, found)
 
 
 def parts(

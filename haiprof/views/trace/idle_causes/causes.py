@@ -133,7 +133,7 @@ def of_devices(
         there = np.append(mine, -1)[at]
         following = np.where(np.append(begun[mine], -1)[at] == end, there, -1)
         parts.append((start, end, following, np.full(len(start), number)))
-        lanes.append(mine[0] if len(mine) else 0)
+        lanes.append(int(np.argmax(linked.busy & (linked.device == of))))
     return _explained(linked, parts, np.array(lanes, np.intp), waits)
 
 
@@ -190,27 +190,30 @@ def _explained(
     start, end, following, lane = _joined(parts, 4)
     launches = linked.once(launched)
     has = following >= 0
-    low = np.clip(np.where(has, launches.low[following], end), start, end) if len(has) else end
-    high = np.clip(np.where(has, launches.high[following], end), low, end) if len(has) else end
-    told = has & (launches.span[following] >= 0) if len(has) else has
-    graph = has & launches.graph[following] if len(has) else has
+    if len(start):
+        low = np.clip(np.where(has, launches.low[following], end), start, end)
+        high = np.clip(np.where(has, launches.high[following], end), low, end)
+        told = has & (launches.span[following] >= 0)
+        graph = has & launches.graph[following]
+    else:
+        low, high, told, graph = start, end, has, has
     # What a graph does while its launch goes on is the graph's.
     by_host = np.where(told & ~graph, high, low)
     unknown = np.where(told & graph, low, high)
+    if linked.recorded is not None:
+        # What followed may not have been recorded.
+        by_host = np.where(has, by_host, start)
     found = [
         _by_host(linked, start, by_host, following, launches),
         _unknown(by_host, unknown),
         _queued(linked, launches, unknown, end, following),
     ]
     gap, begin, until, cause, span, awaited = _joined(found, 6)
-    idle = Idle(
-        begin, until, cause.astype(np.uint8), lane[gap], span.astype(np.int32), awaited,
-        following[gap], lanes,
-    )  # fmt: skip
+    idle = Idle(begin, until, cause, lane[gap], span, awaited, following[gap], lanes)
     return _sorted(_for_ranks(linked, idle, waits))
 
 
-_Found: TypeAlias = tuple[Index, Times, Times, npt.NDArray[np.intp], Index, Index]
+_Found: TypeAlias = tuple[Index, Times, Times, Index, Index, Index]
 
 
 def _by_host(

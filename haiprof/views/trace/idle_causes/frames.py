@@ -1,7 +1,4 @@
-"""The idle time of devices and streams, summed up by cause.
-
-Tests: tests/views/trace/idle_causes/test_frames.py.
-"""
+"""The idle time of devices and streams, summed up by cause."""
 
 from __future__ import annotations
 

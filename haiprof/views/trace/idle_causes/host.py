@@ -4,7 +4,8 @@ Each instant belongs to the first of :data:`CAUSES` that applies, and within tha
 span. The thread that launches the next work counts first, as long as it is in an operator or in a
 call of the runtime; then all threads count, of several spans the one that began last. After a wait
 that left the device idle, the time until it works again is synchronisation too, unless an operator
-computes then.
+computes then. What calls and operators do once (:mod:`haiprof.views.trace.idle_causes.startup`) is
+``startup``.
 
 Times are int64 ns.
 """
@@ -21,6 +22,7 @@ import numpy.typing as npt
 import polars as pl
 
 from haiprof.views.intervals import Index, Times, merge, subtract
+from haiprof.views.trace.idle_causes.startup import starts_up
 from haiprof.views.trace.linking.linked import CALLS, Linked, enclosing
 from haiprof.views.trace.linking.work import rows
 from haiprof.views.trace.queue_length import blocked_calls
@@ -33,6 +35,7 @@ CAUSES = (
     "full_queue",
     "communication",
     "cpu_operator",
+    "startup",
     "launch",
     "python",
     "other",
@@ -224,7 +227,8 @@ class _Explained:
         by_all = last.pieces()
         for each in self._own.values():
             each.take_from(by_all)
-        return {thread: each.pieces() for thread, each in self._own.items()}
+        once = starts_up(linked) if any(each.found for each in self._own.values()) else None
+        return {thread: _once(each.pieces(), once) for thread, each in self._own.items()}
 
     def _causes(self) -> Iterator[Callable[[_Open], None]]:
         """Yield the causes in order; one at a time, since each takes memory."""
@@ -262,6 +266,15 @@ class _Explained:
         first, last = (np.searchsorted(launches, at[mine]) for at in (linked.start, linked.end))
         mask[mine[first == last]] = True
         return mask
+
+
+def _once(pieces: Pieces, once: Mask | None) -> Pieces:
+    """Give the cause ``startup`` to what calls and operators do once."""
+    if once is None:
+        return pieces
+    of = np.array([cause in ("allocator", "cpu_operator", "launch") for cause in CAUSES])
+    first = of[pieces.cause] & np.append(once, False)[pieces.row]
+    return pieces._replace(cause=np.where(first, CAUSES.index("startup"), pieces.cause))
 
 
 def _launching(linked: Linked) -> Rows:

@@ -1,0 +1,77 @@
+"""Which calls and operators do what a job does once: set up the device, or load code at first use.
+
+Tests: tests/views/trace/idle_causes/test_host.py.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from haiprof.views.trace.linking.linked import Linked
+
+#: A launch of a kernel that the trace has not had before, and that takes this long, loads its code.
+_LAUNCH: Final = 1_000_000
+#: An operator that allocates and itself takes this long at its first use sets up the allocator.
+_EMPTY: Final = 1_000_000
+#: A call or an operator that allocates, or asks for devices, and takes this long creates a context.
+#: Any operator at its first use does, or loads a library, if it takes this long and this many times
+#: as long as at other times.
+_CONTEXT: Final = 20_000_000
+_RARE: Final = 10
+_EMPTIES: Final = r"^aten::empty"
+_ASKS: Final = re.compile(
+    r"^(cuda|hip)(Malloc|Free|HostAlloc|MallocHost|GetDeviceCount|GetDeviceProperties\w*)$"
+)
+
+Mask = npt.NDArray[np.bool_]
+
+
+def starts_up(linked: Linked) -> Mask:
+    """Say of each span whether it does what a job does once."""
+    mask = np.zeros(len(linked.start), np.bool_)
+    length, own = linked.end - linked.start, linked.ops["self"].to_numpy()
+    long = (linked.of("op") & (length >= _EMPTY)) | (linked.of("runtime") & (length >= _LAUNCH))
+    rows = np.flatnonzero(long)
+    if not len(rows):
+        return mask
+    number, texts = linked.named
+    names = texts.cast(pl.String)
+    empties = names.str.contains(_EMPTIES).fill_null(False).to_numpy()
+    asks = np.array([bool(name and _ASKS.search(name)) for name in names.to_list()], np.bool_)
+    of, op = number[rows], linked.of("op")[rows]
+    first = np.isin(rows, _first_of_each(number, linked.start))
+    rare = np.zeros(len(rows), np.bool_)
+    for place in np.flatnonzero(op & first & (own[rows] >= _CONTEXT)).tolist():
+        others = own[(number == of[place]) & (np.arange(len(own)) != rows[place])]
+        rare[place] = len(others) > 0 and own[rows[place]] >= _RARE * np.median(others)
+    allocates = empties[of] & ((length[rows] >= _CONTEXT) | first)
+    loads = np.isin(rows, _first_launches(linked))
+    mask[rows] = np.where(op, rare | allocates, loads | (asks[of] & (length[rows] >= _CONTEXT)))
+    return mask
+
+
+def _first_of_each(
+    number: npt.NDArray[np.int32], time: npt.NDArray[np.int64]
+) -> npt.NDArray[np.intp]:
+    """Return for each number the first row that has it, by time."""
+    order = np.lexsort((time, number))
+    first = np.append(True, number[order[1:]] != number[order[:-1]])[: len(order)]
+    rows: npt.NDArray[np.intp] = order[first]
+    return rows
+
+
+def _first_launches(linked: Linked) -> npt.NDArray[np.int32]:
+    """Rows of the calls that launched the first kernel of each name."""
+    known = np.flatnonzero((linked.runtime >= 0) & linked.in_role("kernel", "communication"))
+    if not len(known):
+        return np.zeros(0, np.int32)
+    call = linked.runtime[known]
+    first: npt.NDArray[np.int32] = call[
+        _first_of_each(linked.named_activities[0][known], linked.start[call])
+    ]
+    return first
