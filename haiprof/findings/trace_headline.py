@@ -30,7 +30,7 @@ _MEANWHILE = {
     "startup": "while the device was set up or code was loaded",
     "launch": "while the host prepared the next kernel",
     "python": "while Python code ran that launched nothing",
-    "other": "while the host did nothing that was traced",
+    "other": "while the host did something else, or nothing that was traced",
     "event": "waiting for another device",
     "copy": "waiting for a copy",
     "busy": "waiting for another stream",

@@ -7,7 +7,6 @@ Tests: tests/findings/deep/test_rules.py.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final, TypeAlias
 
@@ -217,12 +216,9 @@ def stragglers(late: pl.DataFrame, steps: pl.DataFrame) -> dict[TraceKey, list[F
         (node, *who): int(total)
         for node, *who, total in steps.group_by(TRACE_KEY).agg(pl.col("duration").sum()).iter_rows()
     }
-    hosts = Counter(node for node, *_ in {key[:3] for key in whole})
     for row in late.iter_rows(named=True):
         key = tuple(row[name] for name in TRACE_KEY)
-        label = f"rank {row['rank']}" if row["rank"] is not None else row["node"]
-        if row["rank"] is None and hosts[row["node"]] > 1:
-            label = f"pid {row['pid']} on {label}"
+        label = _label(row, late)
         lost, ran = int(row["caused"]), whole.get(key, 0)
         if not ran or lost < WORTH * ran or lost < _LATE * int(row["waited"]):
             continue
@@ -242,6 +238,14 @@ def stragglers(late: pl.DataFrame, steps: pl.DataFrame) -> dict[TraceKey, list[F
             )
         )
     return by_trace
+
+
+def _label(row: Mapping[str, object], ranks: pl.DataFrame) -> str:
+    """Return how people call the rank of a row; without a number it may be one of its host's."""
+    if row["rank"] is not None:
+        return f"rank {row['rank']}"
+    several = ranks.filter(pl.col("node") == row["node"]).select("node", "pid").n_unique() > 1
+    return f"pid {row['pid']} on {row['node']}" if several else str(row["node"])
 
 
 def _late_in(steps: pl.DataFrame, key: TraceKey) -> tuple[str | None, int]:
@@ -317,15 +321,13 @@ def waits_for(steps: pl.DataFrame, late: pl.DataFrame, key: TraceKey) -> list[Fi
     if not whole or waited < WORTH * whole or not late.height:
         return []
     worst = late.row(0, named=True)
-    who = f"rank {worst['rank']}" if worst["rank"] is not None else f"{worst['node']}"
+    who = _label(worst, late)
     return [
         Finding(
             "waiting",
             f"{percent(waited / whole)} of the steps is waiting for other ranks in collectives, "
             f"mostly for {who}",
-            f"make {who} faster: recommendations(rank={worst['rank']}) says what takes it long"
-            if worst["rank"] is not None
-            else f"make {who} faster",
+            f"make {who} faster: its own findings say what takes it long",
             f"{milliseconds(waited)} of {milliseconds(whole)} in the recorded steps; {who} came "
             f"last to {worst['last']} of {worst['collectives']} collectives",
             share=waited / whole,

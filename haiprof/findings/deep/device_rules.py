@@ -37,6 +37,17 @@ _ADVICE_RANDOM: Final = (
     "CANN and torch_npu, whose masks come from DSAGenBitMask; make other random numbers once, or "
     "on the host ahead of the step"
 )
+#: How to save copies, by what their kind contains.
+_COPIES: Final = {
+    "HtoD": "copy the next input while this one is computed: from pinned memory with "
+    "non_blocking=True, on a stream of its own; or copy less (smaller types, decode on the device)",
+    "DtoH": "copy results to the host less often, to pinned memory with non_blocking=True",
+    "PtoP": "start the copy as soon as its source is there, on a stream of its own",
+    "memset": "let the kernels that come next set what they need: zero_grad(set_to_none=True), "
+    "torch.empty instead of torch.zeros",
+    "DtoD": "avoid the copies: write to views and with out=, keep one memory format, and let "
+    "torch.compile fuse what changes types or layouts",
+}
 #: At most this many kinds of operators are named.
 _NAMED: Final = 3
 #: Compute capability of the first NVIDIA GPUs with tensor cores for float16, of the first with
@@ -98,10 +109,51 @@ def slow_unit(case: Case) -> Iterator[Finding]:
     )
 
 
+def copies(case: Case) -> Iterator[Finding]:
+    """Copies that nothing hides."""
+    linked = case.linked
+    begun, ended = (linked.activities[each].to_numpy() for each in ("start", "end"))
+    copying = linked.in_role("memcpy", "memset")
+    other = linked.in_role("kernel", "communication")
+    alone = subtract(*merge(begun[copying], ended[copying]), *merge(begun[other], ended[other]))
+    each = case.by_step(*alone)
+    lost = int(each.sum())
+    if lost < WORTH * case.stepped or not lost:
+        return
+    ran = linked.activities.filter(pl.Series(copying)).select(
+        pl.col("name").cast(pl.String),
+        pl.coalesce(pl.col("copy_kind").cast(pl.String), pl.col("kind").cast(pl.String)).alias(
+            "of"
+        ),
+        pl.col("duration"),
+        pl.col("bytes"),
+        pl.Series("launcher", linked.launcher[copying]),
+    )
+    kinds = ran.group_by("of").agg(pl.col("duration").sum(), pl.len(), pl.col("bytes").sum())
+    kind, took, count, moved = kinds.sort("duration", "of", nulls_last=False).row(-1)
+    mine = ran.filter(pl.col("of") == kind)
+    row = largest(*mine.select("launcher", "duration").to_numpy().T)
+    amount = f", {size(moved)}" if moved else ""
+    yield Finding(
+        "copies",
+        f"{percent(lost / case.stepped)} of the steps is copies during which nothing is computed, "
+        f"mostly {kind}",
+        next((advice for way, advice in _COPIES.items() if way in str(kind)), _COPIES["DtoD"]),
+        f"{milliseconds(lost)} of {milliseconds(case.stepped)} in the recorded steps; {kind} "
+        f"{times(count)} in {milliseconds(took)}{amount}",
+        case.saved("copies", lost),
+        lost / case.stepped,
+        case.step(int(each.argmax())),
+        outermost_name(linked, row) if row >= 0 else mine["name"][0],
+        line(linked, row) if row >= 0 else None,
+        module(linked, row) if row >= 0 else None,
+    )
+
+
 def unexplained(case: Case) -> Iterator[Finding]:
     """The plugin's rule for a GPU that is little used, where the trace does not have the reason."""
     idle, _ = case.idle
-    dark = int(idle.length[idle.of("other")].sum()) // case.lanes
+    dark = int(idle.length[idle.of("other") & (idle.span < 0)].sum()) // case.lanes
     whole = int(idle.length.sum()) // case.lanes
     for row in case.overview.devices.iter_rows(named=True):
         if row["utilization"] is None or row["utilization"] >= UTILIZATION or 2 * dark < whole:
@@ -110,7 +162,8 @@ def unexplained(case: Case) -> Iterator[Finding]:
             "utilization",
             f"GPU {row['device']} ran kernels for {percent(row['utilization'])} of the time, and "
             "the trace does not have what the host did meanwhile",
-            "record Python functions too (with_stack=True), or a trace of the steps alone",
+            "record what the host does too (Python functions by with_stack=True, the operating "
+            "system's calls by nsys --trace=osrt), or a trace of the steps alone",
             f"{row['kernels']} kernels in {milliseconds(case.stepped)}; for {milliseconds(dark)} "
             "the device was idle, and no operator or call of the runtime was active",
         )

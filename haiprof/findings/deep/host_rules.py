@@ -25,6 +25,7 @@ SMALL: Final = 5_000
 _FREES: Final = re.compile(r"^(cuda|hip)Free(Async)?$")
 _MAPS: Final = re.compile(r"^(cu|hip)Mem(Map|Unmap|Create|Release|SetAccess|AddressReserve)")
 _OPTIMIZER: Final = "Optimizer."
+_PROFILER: Final = re.compile(r"^torch/(autograd/)?profiler")
 #: Operators whose result on the host the code goes on with, and those that copy.
 _READS: Final = re.compile(
     r"aten::(item|_local_scalar_dense|is_nonzero|nonzero|equal|unique\w*|masked_select|__bool__)"
@@ -136,7 +137,10 @@ def cpu_operator(case: Case) -> Iterator[Finding]:
 
 def python(case: Case) -> Iterator[Finding]:
     """Python code that launches nothing while the device is idle."""
-    mine = lost(case, "python")
+    names, texts = case.linked.named
+    own = [bool(name and _PROFILER.search(name)) for name in texts.cast(pl.String).to_list()]
+    profiler = np.append(np.array(own, np.bool_)[names], False)
+    mine = lost(case, "python", where=lambda idle: ~profiler[idle.span])
     if mine is not None:
         yield found(
             "python",
@@ -182,8 +186,10 @@ def _fewer_launches(case: Case, operator: str) -> str:
     if job.server:
         return _server_launches(case)
     ways = []
+    if job.vendor == "ascend":
+        ways.append("the second level of torch_npu's queue of operators (TASK_QUEUE_ENABLE=2)")
     if job.vendor in ("nvidia", "amd", ""):
-        if not job.compiled:
+        if job.torch and not job.compiled:
             ways.append("torch.compile")
         if not job.graphed:
             graphs = "HIP graphs" if job.vendor == "amd" else "CUDA graphs"

@@ -21,12 +21,21 @@ _SERVING: Final = re.compile(r"(^|/)(vllm|sglang)(::|/)|^(vllm|sgl_kernel|sglang
 #: vLLM's range around one run of the model: how many requests it prefills, and how many it decodes.
 _BATCH: Final = re.compile(r"^execute_.*?context_(\d+)\D.*generation_(\d+)\b")
 _AMD: Final = re.compile(r"(?i)\b(AMD|Instinct|Radeon|MI\d{2,3}X?)\b")
+#: How calls of a vendor's runtime begin.
+_CALLS: Final = {
+    "amd": ("hip",),
+    "ascend": ("AscendCL@", "aclnn", "Enqueue@", "Node@"),
+    "nvidia": ("cuda",),
+    "mtia": ("enqueueCommand",),
+}
 _SHARDED: Final = re.compile(r"(?i)FSDP|FullyShardedDataParallel|fully_shard")
 
 
 class Job(NamedTuple):
     """What the trace shows of its job."""
 
+    #: Operators of torch ran.
+    torch: bool
     #: It trains: there is a backward pass, or an optimizer.
     trains: bool
     #: There are regions that torch.compile compiled.
@@ -61,6 +70,7 @@ def job_of(linked: Linked, device: str = "") -> Job:
     batches = [match for name in names if (match := _BATCH.search(name))]
     kinds = [(int(match[1]) > 0, int(match[2]) > 0) for match in batches]
     return Job(
+        torch=any(name.startswith(("aten::", "torch")) for name in names) or not names,
         trains=has(_BACKWARD, names) or has(OPTIMIZING, names),
         compiled=has(_COMPILED, names) or has(_COMPILED_KERNEL, kernels),
         graphed=has(_GRAPH, names) or not linked.activities["graph"].is_null().all(),
@@ -80,9 +90,8 @@ def _server(names: list[str]) -> str:
 
 
 def _vendor(names: list[str], device: str) -> str:
-    calls = ("hip", "cuda", "AscendCL@", "enqueueCommand")
-    for prefix, vendor in zip(calls, ("amd", "nvidia", "ascend", "mtia"), strict=True):
-        if any(name.startswith(prefix) for name in names):
+    for vendor, prefixes in _CALLS.items():
+        if any(name.startswith(prefixes) for name in names):
             return vendor
     if _AMD.search(device):
         return "amd"

@@ -47,7 +47,7 @@ def latency(case: Case) -> Iterator[Finding]:
         return
     job = case.job
     ways = []
-    if not job.compiled and job.vendor in ("nvidia", "amd", ""):
+    if job.torch and not job.compiled and job.vendor in ("nvidia", "amd", ""):
         ways.append("fuse small kernels with torch.compile")
     if not job.graphed and job.vendor in ("nvidia", "amd", "") and not job.server:
         ways.append(f"launch them as a {'HIP' if job.vendor == 'amd' else 'CUDA'} graph")

@@ -27,6 +27,7 @@ RULES: Final[tuple[Callable[[Case], Iterator[Finding]], ...]] = (
     host_rules.data_loading,
     host_rules.synchronisation,
     communication_rules.exposed_communication,
+    device_rules.copies,
     device_rules.slow_unit,
     host_rules.startup,
     host_rules.python,

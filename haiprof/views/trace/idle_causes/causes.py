@@ -209,6 +209,10 @@ def _explained(
         _queued(linked, launches, unknown, end, following),
     ]
     gap, begin, until, cause, span, awaited = _joined(found, 6)
+    # After the last activity the host prepares none.
+    cause = np.where(
+        (cause == CAUSES.index("launch")) & (following[gap] < 0), CAUSES.index("other"), cause
+    )
     idle = Idle(begin, until, cause, lane[gap], span, awaited, following[gap], lanes)
     return _sorted(_for_ranks(linked, idle, waits))
 

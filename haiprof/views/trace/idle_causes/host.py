@@ -53,6 +53,12 @@ ALLOCATES = re.compile(
     r"|^(cu|hip)Mem(Alloc|Free|Map|Unmap|Create|Release|SetAccess|AddressReserve)(Async)?(_v2)?$"
     r"|^AscendCL@aclrt(Malloc|Free|MapMem|UnmapMem|ReserveMemAddress)\w*$"
 )
+#: Python's own names for such waits, where the trace does not have the call.
+_PYTHON_WAITS = re.compile(r"^<built-in function _(cuda|xpu|npu|mtia)_synchronize>")
+#: Calls that give a device work.
+_LAUNCHES = re.compile(
+    r"^(cuda|cu|hip)\w*Launch(Kernel|Cooperative|Graph|Host)?|^(cuda|cu|hip)(Memcpy|Memset)\w*Async"
+)
 #: An operator of this duration that launches nothing counts as work of the CPU, ns.
 LONG_ENOUGH = 20_000
 #: A Python function of this duration that launches nothing counts as work of its own, ns.
@@ -241,6 +247,7 @@ class _Explained:
         yield spans("data_loading", host.loads)
         yield spans("allocator", runtime & named(linked, ALLOCATES))
         waits = runtime & named(linked, SYNCHRONISES)
+        waits |= linked.of("python") & named(linked, _PYTHON_WAITS)
         yield spans("synchronisation", waits)
         yield spans("full_queue", blocked_calls(linked))
         launches = _launches(linked)
@@ -288,6 +295,8 @@ def _launching(linked: Linked) -> Rows:
 def _launches(linked: Linked) -> Mask:
     """Say of each span whether it, or what it calls, launches work on a device."""
     count = np.zeros(len(linked.start) + 1, np.int32)
+    # Also calls whose work the trace does not join with them.
+    count[:-1][linked.of("runtime") & named(linked, _LAUNCHES)] = 1
     for launching in (linked.runtime, rows(linked.activities["op"])):
         count[launching] = 1
     mask: Mask = linked.within(count[:-1]) > 0
