@@ -19,7 +19,7 @@ from haiprof.runs import Process
 
 
 def recommendations(ranks: Ranks, rank: int | None, steps: pl.DataFrame) -> pl.DataFrame:
-    """Return the findings of a rank, or of all: late ranks, then the largest saving.
+    """Return the findings of a rank, or of all, those that save most first.
 
     Args:
         ranks: of the run.
@@ -43,8 +43,9 @@ def recommendations(ranks: Ranks, rank: int | None, steps: pl.DataFrame) -> pl.D
     rows = stacked((process, recommendation.frame(each)) for process, each in found)
     if not rows.height:
         return rows
-    first = pl.col("kind") == "straggler"
-    return rows.sort(first, "saves_ns", descending=True, nulls_last=True, maintain_order=True)
+    # Of equal losses, the late rank's explains others.
+    late_rank = pl.col("kind") == "straggler"
+    return rows.sort("saves_ns", late_rank, descending=True, nulls_last=True, maintain_order=True)
 
 
 def _key(process: Process) -> tuple[object, ...]:

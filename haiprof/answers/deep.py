@@ -525,8 +525,8 @@ class TraceAnswers:
         """Return what to change about the job, the largest saving for a rank first.
 
         Columns: ``kind``, ``problem``, ``advice``, ``evidence``, ``saves_ns``, ``share`` (of the
-        recorded steps), ``step``, ``operator``, ``stack``, ``module``. A rank that the others wait
-        for comes first. See :mod:`haiprof.findings.deep.rules`.
+        recorded steps), ``step``, ``operator``, ``stack``, ``module``. What is waited for a late
+        rank is saved by the finding about that. See :mod:`haiprof.findings.deep.rules`.
 
         Example:
             >>> trace.recommendations(rank=0)["kind"].to_list()

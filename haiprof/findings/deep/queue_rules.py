@@ -11,6 +11,8 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from haiprof.common.numbers import milliseconds
@@ -18,6 +20,8 @@ from haiprof.findings.deep.case import Case
 from haiprof.findings.deep.recommendation import Finding
 from haiprof.findings.deep.where import Lost, found, largest, lost
 
+#: From this share of the steps on, time without a traced reason is a finding.
+_MISSED: Final = 0.1
 #: No device needs less time between two kernels, ns: nothing can be saved.
 _SHORTEST: Final = 1_000
 
@@ -61,6 +65,36 @@ def latency(case: Case) -> Iterator[Finding]:
     )
     pauses = f"{count} pauses of {milliseconds(pause)} on average"
     yield _with(finding, f"{finding.evidence}; {pauses}")
+
+
+def incomplete(case: Case) -> Iterator[Finding]:
+    """Work waits for something that the trace does not have."""
+    first = _first_of_devices(case)
+    mine = lost(case, "unknown", where=lambda idle: ~np.isin(idle.following, first))
+    if mine is None or mine.share < _MISSED:
+        return
+    ways = ["record all activities: the profiler's buffers may have been full, or the file was cut"]
+    if case.job.vendor == "nvidia":
+        ways.append("record waits for events (enable_cuda_sync_events=True in its options)")
+    yield dataclasses.replace(
+        found(
+            "incomplete",
+            mine,
+            "for {share} of the time the device was idle although work may have been launched, and "
+            "the trace does not show what it waited for",
+            "; ".join(ways),
+        ),
+        saves_ns=None,
+    )
+
+
+def _first_of_devices(case: Case) -> npt.NDArray[np.intp]:
+    """Rows of the first activity of each device: before it, what ran was not recorded."""
+    linked = case.linked
+    rows = np.flatnonzero(linked.busy)
+    rows = rows[np.argsort(linked.activities["start"].to_numpy()[rows], kind="stable")]
+    _, first = np.unique(linked.device[rows], return_index=True)
+    return rows[first]
 
 
 def other_device(case: Case) -> Iterator[Finding]:

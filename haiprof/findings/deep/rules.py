@@ -37,6 +37,7 @@ RULES: Final[tuple[Callable[[Case], Iterator[Finding]], ...]] = (
     queue_rules.graph_launch,
     queue_rules.other_device,
     queue_rules.latency,
+    queue_rules.incomplete,
     device_rules.tensor_cores,
     device_rules.unexplained,
     device_rules.memory,

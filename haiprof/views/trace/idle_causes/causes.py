@@ -226,8 +226,16 @@ def _by_host(
     """What the host did before it launched what follows."""
     some = np.flatnonzero(end > start)
     span = np.append(launches.span, -1)[following[some]]
-    thread = np.append(linked.ops["thread"].to_numpy().astype(np.int64), host.ANY_THREAD)[span]
-    groups = {each: some[thread == each] for each in np.unique(thread).tolist()}
+    # Spans stand by thread, so that a row tells its thread.
+    threads = linked.ops["thread"].to_numpy()
+    edges = np.concatenate((np.zeros(min(len(threads), 1), np.intp),
+                            np.flatnonzero(threads[1:] != threads[:-1]) + 1))  # fmt: skip
+    place = np.searchsorted(edges, span, side="right")
+    present = np.flatnonzero(np.bincount(place)) if len(place) else place
+    groups = {
+        int(threads[edges[each - 1]]) if each else host.ANY_THREAD: some[place == each]
+        for each in present.tolist()
+    }
     pieces = host.explained(
         linked,
         {each: merge(start[mine], end[mine]) for each, mine in groups.items()},

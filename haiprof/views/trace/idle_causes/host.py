@@ -53,6 +53,13 @@ ALLOCATES = re.compile(
     r"|^(cu|hip)Mem(Alloc|Free|Map|Unmap|Create|Release|SetAccess|AddressReserve)(Async)?(_v2)?$"
     r"|^AscendCL@aclrt(Malloc|Free|MapMem|UnmapMem|ReserveMemAddress)\w*$"
 )
+#: Operators that compute nothing: they describe a tensor in another way, or surround others.
+_DESCRIBES = re.compile(
+    r"^aten::(_?(unsafe_)?view(_as)?|_reshape_alias|as_strided_?|t|transpose|permute|expand(_as)?"
+    r"|select|slice|narrow|(unsafe_)?split(_with_sizes)?|(unsafe_)?chunk|unbind|(un)?squeeze_?"
+    r"|detach_?|alias|(un)?flatten(_dense_tensors)?|reshape|empty\w*|resize_|set_|set_data)$"
+    r"|^detach_?$|^autograd::engine|^torch::autograd|Backward\d*$"
+)
 #: Python's own names for such waits, where the trace does not have the call.
 _PYTHON_WAITS = re.compile(r"^<built-in function _(cuda|xpu|npu|mtia)_synchronize>")
 #: Calls that give a device work.
@@ -127,7 +134,7 @@ class _Open:
         self.time = time
         self._low, self._high = low, high
         self._thread = linked.ops["thread"].to_numpy()[low:high]
-        self.found: list[tuple[int, Times, Times, Rows]] = []
+        self.found: list[Pieces] = []
 
     def take(self, cause: str, spans: Mask) -> None:
         """Explain what it can by the innermost of these spans."""
@@ -163,29 +170,28 @@ class _Open:
         first, at = cut(*self.time, known.start, known.end)
         start = np.maximum(self.time[0][first], known.start[at])
         end = np.minimum(self.time[1][first], known.end[at])
-        for cause in np.unique(known.cause[at]).tolist():
-            some = known.cause[at] == cause
-            self.found.append((cause, start[some], end[some], known.row[at[some]]))
+        self.found.append(Pieces(start, end, known.cause[at], known.row[at]))
         self.time = subtract(*self.time, *merge(start, end))
 
     def _keep(self, cause: str, start: Times, end: Times, row: Rows) -> None:
         if len(start):
-            self.found.append((CAUSES.index(cause), start, end, row))
+            code = np.full(len(start), CAUSES.index(cause), np.uint8)
+            self.found.append(Pieces(start, end, code, row))
             self.time = subtract(*self.time, *merge(start, end))
 
     def pieces(self) -> Pieces:
         """Return what was explained, by time."""
-        start, end = (
-            np.concatenate([np.zeros(0, np.int64), *(part[place] for part in self.found)])
-            for place in (1, 2)
-        )
-        cause = np.repeat(
-            np.array([part[0] for part in self.found], np.uint8),
-            [len(part[1]) for part in self.found],
-        )
-        row = np.concatenate([np.zeros(0, np.int32), *(part[3] for part in self.found)])
+        if not self.found:
+            none = np.zeros(0, np.int64)
+            return Pieces(none, none, np.zeros(0, np.uint8), np.zeros(0, np.int32))
+        start = np.concatenate([each.start for each in self.found])
         order = np.argsort(start, kind="stable")
-        return Pieces(start[order], end[order], cause[order], row[order])
+        return Pieces(
+            start[order],
+            np.concatenate([each.end for each in self.found])[order],
+            np.concatenate([each.cause for each in self.found])[order],
+            np.concatenate([each.row for each in self.found])[order],
+        )
 
 
 class _Explained:
@@ -254,6 +260,7 @@ class _Explained:
         yield spans("communication", host.communicates & ~launches)
         stalls = linked.within(waits.astype(np.int32)) > 0
         computes = linked.of("op") & host.operator & ~host.communicates & ~launches & ~stalls
+        computes &= ~named(linked, _DESCRIBES)
         del launches, stalls
         yield spans("cpu_operator", _outermost(linked, computes, LONG_ENOUGH))
         del computes
@@ -269,7 +276,7 @@ class _Explained:
             (linked.category[low:high] == len(CALLS))
             & (linked.end[low:high] - linked.start[low:high] >= LONG_PYTHON)
         )
-        launches = np.sort(linked.start[_launching(linked)])
+        launches = linked.once(_launch_starts)
         first, last = (np.searchsorted(launches, at[mine]) for at in (linked.start, linked.end))
         mask[mine[first == last]] = True
         return mask
@@ -284,12 +291,11 @@ def _once(pieces: Pieces, once: Mask | None) -> Pieces:
     return pieces._replace(cause=np.where(first, CAUSES.index("startup"), pieces.cause))
 
 
-def _launching(linked: Linked) -> Rows:
-    """Rows of the spans that launched work: calls of the runtime, else operators."""
+def _launch_starts(linked: Linked) -> Times:
+    """When the spans began that launched work, sorted: calls of the runtime, else operators."""
     known = linked.runtime
     by_op = rows(linked.activities["op"])[known < 0]
-    found: Rows = np.unique(np.concatenate((known[known >= 0], by_op[by_op >= 0])))
-    return found
+    return np.sort(linked.start[np.concatenate((known[known >= 0], by_op[by_op >= 0]))])
 
 
 def _launches(linked: Linked) -> Mask:

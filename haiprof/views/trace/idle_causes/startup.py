@@ -44,34 +44,41 @@ def starts_up(linked: Linked) -> Mask:
     empties = names.str.contains(_EMPTIES).fill_null(False).to_numpy()
     asks = np.array([bool(name and _ASKS.search(name)) for name in names.to_list()], np.bool_)
     of, op = number[rows], linked.of("op")[rows]
-    first = np.isin(rows, _first_of_each(number, linked.start))
+    first = np.isin(rows, _first_of_each(number, linked.start, of))
     rare = np.zeros(len(rows), np.bool_)
     for place in np.flatnonzero(op & first & (own[rows] >= _CONTEXT)).tolist():
         others = own[(number == of[place]) & (np.arange(len(own)) != rows[place])]
         rare[place] = len(others) > 0 and own[rows[place]] >= _RARE * np.median(others)
     allocates = empties[of] & ((length[rows] >= _CONTEXT) | first)
-    loads = np.isin(rows, _first_launches(linked))
+    loads = np.isin(rows, _first_launches(linked, rows))
     mask[rows] = np.where(op, rare | allocates, loads | (asks[of] & (length[rows] >= _CONTEXT)))
     return mask
 
 
 def _first_of_each(
-    number: npt.NDArray[np.int32], time: npt.NDArray[np.int64]
+    number: npt.NDArray[np.int32], time: npt.NDArray[np.int64], wanted: npt.NDArray[np.int32]
 ) -> npt.NDArray[np.intp]:
-    """Return for each number the first row that has it, by time."""
-    order = np.lexsort((time, number))
-    first = np.append(True, number[order[1:]] != number[order[:-1]])[: len(order)]
-    rows: npt.NDArray[np.intp] = order[first]
+    """Return for each of some numbers the first row that has it, by time."""
+    if not len(wanted):
+        return np.zeros(0, np.intp)
+    chosen = np.zeros(int(number.max()) + 1, np.bool_)
+    chosen[wanted] = True
+    among = np.flatnonzero(chosen[number])
+    order = np.lexsort((time[among], number[among]))
+    sorted_numbers = number[among][order]
+    first = np.append(True, sorted_numbers[1:] != sorted_numbers[:-1])[: len(order)]
+    rows: npt.NDArray[np.intp] = among[order[first]]
     return rows
 
 
-def _first_launches(linked: Linked) -> npt.NDArray[np.int32]:
-    """Rows of the calls that launched the first kernel of each name."""
+def _first_launches(linked: Linked, calls: npt.NDArray[np.intp]) -> npt.NDArray[np.int32]:
+    """Those of some calls (rows) that launched the first kernel of a name."""
     known = np.flatnonzero((linked.runtime >= 0) & linked.in_role("kernel", "communication"))
-    if not len(known):
-        return np.zeros(0, np.int32)
     call = linked.runtime[known]
+    asked = np.zeros(len(linked.start), np.bool_)
+    asked[calls] = True
+    names = linked.named_activities[0][known]
     first: npt.NDArray[np.int32] = call[
-        _first_of_each(linked.named_activities[0][known], linked.start[call])
+        _first_of_each(names, linked.start[call], names[asked[call]])
     ]
     return first

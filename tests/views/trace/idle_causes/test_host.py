@@ -65,7 +65,7 @@ def pieces(trace: Linked, idle: Idle) -> list[tuple[int, int, str, str | None]]:
         ([host("user", LOAD, 100, 180)], {"data_loading": 80, "launch": 10, "other": 110}),
         (
             [host("op", "aten::empty", 90, 200), host("runtime", "cudaMalloc", 120, 150)],
-            {"allocator": 30, "cpu_operator": 70, "launch": 10, "other": 90},
+            {"allocator": 30, "launch": 80, "other": 90},
         ),
         (
             [host("runtime", "cudaStreamSynchronize", 50, 110), host("op", "aten::add", 150, 160)],
