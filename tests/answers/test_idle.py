@@ -9,7 +9,9 @@ import pytest
 import traces
 
 from haiprof.analyzer import Analyzer
+from haiprof.common.numbers import percent
 from haiprof.errors import HaiprofError
+from haiprof.findings import trace_headline
 from haiprof.views.trace.idle_causes.causes import CAUSES
 
 
@@ -79,3 +81,47 @@ def test_waiting_for_a_late_rank_is_a_cause_of_its_own() -> None:
     # What one rank alone is asked for, it says with all of them.
     alone = run.idle(1, by="cause").filter(pl.col("stream") == 7, pl.col("cause") == "rank")
     assert alone["idle"].to_list() == [waited[1]]
+
+
+@pytest.mark.parametrize(
+    "run", ["dlrm_8rank", "hta_sampled_2rank", "hta_nccl_data", "tl_b200_eager", "handmade_modern"]
+)
+def test_recommendations_and_headline_say_what_idle_says(run: str) -> None:
+    opened = Analyzer(traces.files(run)[0].parent)
+    idle = opened.idle(by="device")
+    whole = opened.steps()["duration"].sum()
+    shares = {
+        cause: lost / whole
+        for cause, lost in idle.group_by("cause").agg(pl.col("in_steps").sum()).iter_rows()
+    }
+    line = opened.headline()[1]
+    for cause, words in trace_headline._MEANWHILE.items():
+        share = shares.get(cause, 0)
+        assert (f"{percent(share)} idle {words}" in line) is (share >= 0.01), cause
+    by_rank = {(rank, cause): lost for rank, cause, lost in
+               idle.select("rank", "cause", "in_steps").iter_rows()}  # fmt: skip
+    found = opened.recommendations().filter(pl.col("kind").is_in(list(CAUSES)))
+    assert found.height
+    for row in found.iter_rows(named=True):
+        assert row["saves_ns"] == by_rank[row["rank"], row["kind"]]
+
+
+def test_the_first_finding_of_a_job_with_a_late_rank_is_that() -> None:
+    run = Analyzer(traces.files("dlrm_8rank")[0].parent)
+    found = run.recommendations()
+    first = found.row(0, named=True)
+    assert (first["kind"], first["rank"]) == ("straggler", 7)
+    assert "operators on the host take" in first["evidence"]
+    # What the others wait for it is said after it, and saved by it.
+    waiting = found.filter(kind="waiting")
+    assert sorted(waiting["rank"].to_list()) == list(range(7))
+    assert waiting["saves_ns"].null_count() == waiting.height
+    assert waiting["problem"].str.contains("mostly for rank 7").all()
+    # Moving data takes 0.2 ms of 12 to 19: not worth a finding.
+    assert "exposed_communication" not in found["kind"].to_list()
+    steps = run.distributed().steps
+    transfers = run.distributed().transfers.drop_nulls("step")
+    assert (steps["waiting"] <= transfers["waiting"]).all()
+    assert run.recommendations(1).filter(kind="waiting")["problem"].to_list() == [
+        "58 % of the steps is waiting for other ranks in collectives, mostly for rank 7"
+    ]
