@@ -1,8 +1,6 @@
 """Rules on communication: moving data while nothing is computed, and waiting for other ranks.
 
 Waiting is no property of the rank that waits: it is the time of the rank that comes last.
-
-Tests: tests/findings/deep/test_rules.py.
 """
 
 from __future__ import annotations

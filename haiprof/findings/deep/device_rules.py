@@ -1,7 +1,4 @@
-"""Rules on how well devices are used while they work, and on how they are driven.
-
-Tests: tests/findings/deep/test_rules.py.
-"""
+"""Rules on how well devices are used while they work, and on how they are driven."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Rules on devices that were idle because the host had launched nothing.
-
-Tests: tests/findings/deep/test_rules.py.
-"""
+"""Rules on devices that were idle because the host had launched nothing."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """Rules on devices that were idle although work had been launched.
 
 Nothing is said of time for which the trace does not have the reason.
-
-Tests: tests/findings/deep/test_rules.py.
 """
 
 from __future__ import annotations

@@ -53,11 +53,8 @@ class Lost(NamedTuple):
         texts = names.cast(pl.String).to_list()
         some = self.idle.span >= 0
         each, total = summed(number[self.idle.span[some]], self.idle.length[some])
-        order = np.argsort(-total, kind="stable")
-        return {
-            texts[key] or "": int(time)
-            for key, time in zip(each[order].tolist(), total[order].tolist(), strict=True)
-        }
+        found = [(-time, texts[key] or "") for key, time in zip(each, total.tolist(), strict=True)]
+        return {name: -time for time, name in sorted(found)}
 
 
 def lost(
