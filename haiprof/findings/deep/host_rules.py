@@ -12,6 +12,7 @@ import polars as pl
 
 from haiprof.common.numbers import milliseconds, percent
 from haiprof.findings.deep.case import Case
+from haiprof.findings.deep.queue_rules import without_reason
 from haiprof.findings.deep.recommendation import Finding
 from haiprof.findings.deep.where import Lost, found, lost
 
@@ -173,8 +174,13 @@ def launch(case: Case) -> Iterator[Finding]:
         "",
         lambda times, most: f"{evidence}; {most} of it below {{name}}, {times}",
     )
-    advice = _fewer_launches(case, finding.operator or "")
-    yield dataclasses.replace(finding, advice=advice)
+    advice, evidence = _fewer_launches(case, finding.operator or ""), finding.evidence
+    if without_reason(case) is not None:
+        evidence += (
+            "; the trace may lack activities, and the device may have been less idle: other work "
+            "was launched, and did not begin for no traced reason"
+        )
+    yield dataclasses.replace(finding, advice=advice, evidence=evidence)
 
 
 def _fewer_launches(case: Case, operator: str) -> str:

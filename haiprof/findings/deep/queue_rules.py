@@ -17,6 +17,7 @@ from haiprof.common.numbers import milliseconds
 from haiprof.findings.deep.case import Case
 from haiprof.findings.deep.recommendation import Finding
 from haiprof.findings.deep.where import Lost, found, largest, lost
+from haiprof.views.trace.idle_causes.launched import launched
 
 #: From this share of the steps on, time without a traced reason is a finding.
 _MISSED: Final = 0.1
@@ -67,9 +68,8 @@ def latency(case: Case) -> Iterator[Finding]:
 
 def incomplete(case: Case) -> Iterator[Finding]:
     """Work waits for something that the trace does not have."""
-    first = _first_of_devices(case)
-    mine = lost(case, "unknown", where=lambda idle: ~np.isin(idle.following, first))
-    if mine is None or mine.share < _MISSED:
+    mine = without_reason(case)
+    if mine is None:
         return
     ways = ["record all activities: the profiler's buffers may have been full, or the file was cut"]
     if case.job.vendor == "nvidia":
@@ -78,12 +78,24 @@ def incomplete(case: Case) -> Iterator[Finding]:
         found(
             "incomplete",
             mine,
-            "for {share} of the time the device was idle although work may have been launched, and "
-            "the trace does not show what it waited for",
+            "for {share} of the time the device was idle although work had been launched, and the "
+            "trace does not show what it waited for",
             "; ".join(ways),
         ),
         saves_ns=None,
     )
+
+
+def without_reason(case: Case) -> Lost | None:
+    """Return the idle time with work queued and no traced reason; None if it is little."""
+    first = _first_of_devices(case)
+    known = np.append(case.linked.once(launched).span >= 0, False)
+    mine = lost(
+        case,
+        "unknown",
+        where=lambda idle: known[idle.following] & ~np.isin(idle.following, first),
+    )
+    return None if mine is None or mine.share < _MISSED else mine
 
 
 def _first_of_devices(case: Case) -> npt.NDArray[np.intp]:

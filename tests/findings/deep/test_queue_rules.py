@@ -25,6 +25,15 @@ def test_the_host_is_not_blamed_for_work_that_was_queued() -> None:
     assert (found.kind, found.saves_ns) == ("incomplete", None)
     assert found.share == pytest.approx(400 / 3000)
     assert "enable_cuda_sync_events" in found.advice
+    # What the host takes long in may be less than it seems, then.
+    job = queued({1: (300, 700), **IDLE})
+    for row in job.spans:
+        if row.get("correlation") == 51:
+            row["start"] = 700 * US
+    job.host("op", "aten::addmm", 300, 701)
+    launch, *_ = job.findings()
+    assert (launch.kind, launch.saves_ns) == ("launch", 400 * US)
+    assert "the trace may lack activities" in launch.evidence
 
 
 def test_what_ran_before_the_first_activity_was_not_recorded() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from haiprof.views.trace.linking.linked import Linked
+from haiprof.views.trace.linking.linked import Linked, enclosing
 
 #: A launch of a kernel that the trace has not had before, and that takes this long, loads its code.
 _LAUNCH: Final = 1_000_000
@@ -50,9 +50,12 @@ def starts_up(linked: Linked) -> Mask:
         others = own[(number == of[place]) & (np.arange(len(own)) != rows[place])]
         rare[place] = len(others) > 0 and own[rows[place]] >= _RARE * np.median(others)
     allocates = empties[of] & ((length[rows] >= _CONTEXT) | first)
+    sets_up = np.zeros(len(mask), np.bool_)
+    sets_up[rows[op & allocates]] = True
     loads = np.isin(rows, _first_launches(linked, rows))
     mask[rows] = np.where(op, rare | allocates, loads | (asks[of] & (length[rows] >= _CONTEXT)))
-    return mask
+    # And all that such an operator calls.
+    return mask | (enclosing(linked, sets_up) >= 0) if sets_up.any() else mask
 
 
 def _first_of_each(

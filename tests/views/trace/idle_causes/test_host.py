@@ -177,6 +177,23 @@ def test_without_a_device_nothing_is_idle(spans: Rows) -> None:
     assert causes(of_devices(linked(spans, []))) == {}
 
 
+def test_what_a_job_does_once() -> None:
+    ms = 1000
+    spans = [
+        # The context is created below the first allocation, by a call without a name for it.
+        host("op", "aten::empty", 100, 30 * ms),
+        host("runtime", "cudaGetDeviceCount", 200, 29 * ms),
+        # The first kernel of a name takes long to launch, not the second.
+        launch(30 * ms, 32 * ms, 1),
+        launch(40 * ms, 42 * ms, 2),
+    ]
+    kernels = [ran(0, 100), ran(33 * ms, 34 * ms, 1), ran(43 * ms, 44 * ms, 2)]
+    kernels[0]["name"] = "another"
+    found = causes(of_devices(linked(spans, kernels)))
+    assert found["startup"] == 30 * ms - 100 + 2 * ms
+    assert found["launch"] == 2 * ms
+
+
 def test_a_launch_on_a_full_queue_is_not_the_hosts_time() -> None:
     # The queue of stream 7 is full; stream 8 gets its next work only once the host can go on.
     count = 1030
