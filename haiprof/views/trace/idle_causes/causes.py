@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from haiprof.views.intervals import Index, Times, merge, subtract, union
+from haiprof.views.intervals import Index, Times, merge, sharing, subtract, union
 from haiprof.views.trace.idle import stream_gaps
 from haiprof.views.trace.idle_causes import host
 from haiprof.views.trace.idle_causes import queued as queues
@@ -36,8 +36,6 @@ from haiprof.views.trace.linking.work import last_step, worked
 
 #: Causes while nothing was launched, and causes while something was, in this order.
 CAUSES: Final = (*host.CAUSES, *queues.CAUSES, "rank")
-#: The causes of idle time while nothing was launched.
-NOT_LAUNCHED: Final = tuple(cause for cause in host.CAUSES if cause != "full_queue")
 
 Intervals: TypeAlias = tuple[Times, Times]
 
@@ -99,7 +97,7 @@ class Idle:
         Returns:
             What of it is in these, and for each piece the index of the interval it is in.
         """
-        mine, at = host.cut(self.start, self.end, start, end)
+        mine, at = sharing(self.start, self.end, start, end)
         pieces = self.taken(mine)
         low, high = np.maximum(pieces.start, start[at]), np.minimum(pieces.end, end[at])
         return dataclasses.replace(pieces, start=low, end=high), at
@@ -244,7 +242,7 @@ def _by_host(
     found = []
     for each, mine in groups.items():
         known = pieces[each]
-        which, at = host.cut(start[mine], end[mine], known.start, known.end)
+        which, at = sharing(start[mine], end[mine], known.start, known.end)
         gap = mine[which]
         found.append(
             (

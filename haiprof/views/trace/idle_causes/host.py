@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from haiprof.views.intervals import Index, Times, merge, subtract
+from haiprof.views.intervals import Times, merge, sharing, subtract
 from haiprof.views.trace.idle_causes.startup import starts_up
 from haiprof.views.trace.linking.linked import CALLS, Linked, enclosing
 from haiprof.views.trace.linking.work import rows
@@ -63,9 +63,7 @@ _DESCRIBES = re.compile(
 #: Python's own names for such waits, where the trace does not have the call.
 _PYTHON_WAITS = re.compile(r"^<built-in function _(cuda|xpu|npu|mtia)_synchronize>")
 #: Calls that give a device work.
-_LAUNCHES = re.compile(
-    r"^(cuda|cu|hip)\w*Launch(Kernel|Cooperative|Graph|Host)?|^(cuda|cu|hip)(Memcpy|Memset)\w*Async"
-)
+_LAUNCHES = re.compile(r"^(cuda|cu|hip)(\w*Launch|(Memcpy|Memset)\w*Async)")
 #: An operator of this duration that launches nothing counts as work of the CPU, ns.
 LONG_ENOUGH = 20_000
 #: A Python function of this duration that launches nothing counts as work of its own, ns.
@@ -96,20 +94,6 @@ def named(linked: Linked, pattern: re.Pattern[str]) -> Mask:
     found = np.array([bool(name and pattern.search(name)) for name in names], np.bool_)
     mask: Mask = found[number]
     return mask
-
-
-def cut(low: Times, high: Times, start: Times, end: Times) -> tuple[Index, Index]:
-    """Pair each interval with those of a sorted, disjoint set that share an instant with it.
-
-    Returns:
-        For each pair the index of the interval, and that of the other one.
-    """
-    first = np.searchsorted(end, low, side="right")
-    count = np.maximum(np.searchsorted(start, high, side="left") - first, 0)
-    count = np.where(high > low, count, 0)
-    mine = np.repeat(np.arange(len(low)), count)
-    nth = np.arange(len(mine)) - np.repeat(np.cumsum(count) - count, count)
-    return mine, first[mine] + nth
 
 
 def explained(linked: Linked, wanted: Mapping[int, Intervals], dry: Intervals) -> dict[int, Pieces]:
@@ -167,7 +151,7 @@ class _Open:
 
     def take_from(self, known: Pieces) -> None:
         """Explain what others found at the same time."""
-        first, at = cut(*self.time, known.start, known.end)
+        first, at = sharing(*self.time, known.start, known.end)
         start = np.maximum(self.time[0][first], known.start[at])
         end = np.minimum(self.time[1][first], known.end[at])
         self.found.append(Pieces(start, end, known.cause[at], known.row[at]))
