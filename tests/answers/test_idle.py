@@ -98,6 +98,16 @@ def test_recommendations_and_headline_say_what_idle_says(run: str) -> None:
     for cause, words in trace_headline._MEANWHILE.items():
         share = shares.get(cause, 0)
         assert (f"{percent(share)} idle {words}" in line) is (share >= 0.01), cause
+    steps = opened.distributed().steps
+    alone, waited = steps["communication"].sum(), steps["waiting"].sum()
+    if steps["waiting"].null_count():
+        assert f", {percent(alone / whole)} with communication alone" in line
+    else:
+        parts = ((alone - waited, "moving data between ranks alone"),
+                 (waited, "waiting for other ranks"))  # fmt: skip
+        for time, words in parts:
+            said = f", {percent(time / whole)} {words}" in line
+            assert said is (time >= 0.01 * whole), words
     by_rank = {(rank, cause): lost for rank, cause, lost in
                idle.select("rank", "cause", "in_steps").iter_rows()}  # fmt: skip
     found = opened.recommendations().filter(pl.col("kind").is_in(list(CAUSES)))
