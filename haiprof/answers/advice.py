@@ -6,6 +6,8 @@ Tests: tests/answers/test_traced.py.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from typing import NamedTuple
 
 import polars as pl
 
@@ -18,19 +20,30 @@ from haiprof.findings.deep import communication_rules, recommendation
 from haiprof.runs import Process
 
 
-def recommendations(ranks: Ranks, rank: int | None, steps: pl.DataFrame) -> pl.DataFrame:
-    """Return the findings of a rank, or of all, those that save most first.
+class Losses(NamedTuple):
+    """What one read of all traces gives: what to change, and why devices were idle."""
+
+    recommendations: pl.DataFrame
+    idle: pl.DataFrame
+
+
+def losses(ranks: Ranks, rank: int | None, steps: Callable[[], pl.DataFrame]) -> Losses:
+    """Return the findings of a rank, or of all, those that save most first; and the idle time.
 
     Args:
         ranks: of the run.
         rank: of this one only.
-        steps: of all traces, see :func:`haiprof.views.trace.overview.overview`.
+        steps: returns those of all traces (:func:`haiprof.views.trace.overview.overview`).
     """
-    work = functools.partial(one_trace.findings_of, links=ranks.links)
-    found = [
-        (process, findings)
-        for (process, _), findings in ranks.map(work, with_waits(ranks, ranks.jobs(rank)))
-    ]
+    return ranks.once(f"losses {rank}", lambda: _losses(ranks, rank, steps()))
+
+
+def _losses(ranks: Ranks, rank: int | None, steps: pl.DataFrame) -> Losses:
+    work = functools.partial(one_trace.losses_of, links=ranks.links)
+    found, idle = [], []
+    for (process, _), (findings, frame) in ranks.map(work, with_waits(ranks, ranks.jobs(rank))):
+        found.append((process, findings))
+        idle.append((process, frame))
     if len(ranks.jobs(None)) > 1:
         together = matched(ranks)
         late = communication_rules.stragglers(together.stragglers, steps)
@@ -41,11 +54,11 @@ def recommendations(ranks: Ranks, rank: int | None, steps: pl.DataFrame) -> pl.D
             if late and key not in late:
                 findings += communication_rules.waits_for(together.steps, together.stragglers, key)
     rows = stacked((process, recommendation.frame(each)) for process, each in found)
-    if not rows.height:
-        return rows
-    # Of equal losses, the late rank's explains others.
-    late_rank = pl.col("kind") == "straggler"
-    return rows.sort("saves_ns", late_rank, descending=True, nulls_last=True, maintain_order=True)
+    if rows.height:
+        # Of equal losses, the late rank's explains others.
+        by = ("saves_ns", pl.col("kind") == "straggler")
+        rows = rows.sort(by, descending=True, nulls_last=True, maintain_order=True)
+    return Losses(rows, stacked(idle))
 
 
 def _key(process: Process) -> tuple[object, ...]:

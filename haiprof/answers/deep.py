@@ -535,11 +535,8 @@ class TraceAnswers:
         deep = self._in_detail(rank)
         if deep is not self:
             return deep.recommendations(rank)
-        found = self._ranks.once(f"recommendations {rank}", lambda: self._recommendations(rank))
-        return found.clone()
-
-    def _recommendations(self, rank: int | None) -> pl.DataFrame:
-        return advice.recommendations(self._ranks, rank, self.overview().steps)
+        losses = advice.losses(self._ranks, rank, lambda: self.overview().steps)
+        return losses.recommendations.clone()
 
     def unknown(self, view: str | None = None, rank: int | None = None) -> pl.DataFrame:
         """Return what views cannot show of these traces, and why: one row per missing requirement.

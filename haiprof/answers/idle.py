@@ -24,6 +24,10 @@ def with_waits(ranks: Ranks, processes: list[Process]) -> list[tuple[Process, In
 
 def idle(ranks: Ranks, rank: int | None, by: frames.By, drop_last_step: bool) -> pl.DataFrame:
     """Return the idle time of each stream by cause (``by="cause"``), or of each device."""
+    known = ranks.kept(f"losses {rank}")
+    if by == "device" and not drop_last_step and known is not None:
+        frame: pl.DataFrame = known.idle
+        return frame.clone()
     work = functools.partial(_idle, links=ranks.links, by=by, drop_last_step=drop_last_step)
     found = ranks.map(work, with_waits(ranks, ranks.jobs(rank)))
     return stacked((process, frame) for (process, _), frame in found)

@@ -16,13 +16,14 @@ from haiprof import schema
 from haiprof.answers import kept_overview, packed
 from haiprof.answers.linked_traces import Links, link_of
 from haiprof.findings.deep import device_rules, recommendation, rules
-from haiprof.findings.deep.case import Device
+from haiprof.findings.deep.case import Case, Device
 from haiprof.runs import Process
 from haiprof.sources import tables
 from haiprof.sources.arrow_memory import give_back
 from haiprof.views.intervals import Times
 from haiprof.views.trace import communication, cupti_counters, distributed, memory, overview
 from haiprof.views.trace.critical_path import path as path_view
+from haiprof.views.trace.idle_causes import frames
 from haiprof.views.trace.idle_causes.causes import Intervals
 from haiprof.views.trace.linking.linked import Linked
 
@@ -79,8 +80,7 @@ def communicated(process: Process, links: Links | None) -> Communicated:
     links = Links() if links is None else links
     linked = links.of(process)
     return Communicated(
-        distributed.breakdown(linked),
-        distributed.alone(linked),
+        *distributed.broken_down(linked),
         linked.steps["start"].to_numpy(),
         linked.steps["end"].to_numpy(),
         packed.pack(communications_of(process, links)),
@@ -124,10 +124,13 @@ def path_of(linked: Linked, step: int | None, inside: str | None) -> path_view.C
     return path_view.critical_path(linked)
 
 
-def findings_of(
+def losses_of(
     item: tuple[Process, Intervals | None], links: Links | None
-) -> list[recommendation.Finding]:
-    """Return what to change about the job, from one trace, and when it waited for other ranks."""
+) -> tuple[list[recommendation.Finding], pl.DataFrame]:
+    """Return what to change about the job, and why its devices were idle.
+
+    ``item``: the process, and when it waited for other ranks.
+    """
     process, waits = item
     devices = [Device(g.name, g.memory_bytes, g.capability, g.device) for g in process.gpus]
     backend = process.trace.distributed.get("backend") if process.trace else None
@@ -136,6 +139,8 @@ def findings_of(
     linked = link_of(process, links)
     peaks = device_rules.peaks(_allocations(process, rules.ALLOCATIONS))
     give_back()
+    case = Case(linked, peaks, devices, list(dict.fromkeys(backends)), waits)
+    idle = frames.summed_by_device(linked, case.whole_idle)
     if process.trace is None and not linked.stepped and linked.activities.height:
-        return []
-    return rules.recommendations(linked, peaks, devices, list(dict.fromkeys(backends)), waits)
+        return [], idle
+    return rules.of_case(case), idle

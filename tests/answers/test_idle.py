@@ -135,3 +135,13 @@ def test_the_first_finding_of_a_job_with_a_late_rank_is_that() -> None:
     assert run.recommendations(1).filter(kind="waiting")["problem"].to_list() == [
         "58 % of the steps is waiting for other ranks in collectives, mostly for rank 7"
     ]
+
+
+def test_what_recommendations_found_is_what_is_found_without_them() -> None:
+    folder = traces.files("handmade_modern")[0].parent
+    run = Analyzer(folder)
+    alone = run.idle(by="device")
+    assert run.recommendations().height
+    assert run.idle(by="device").equals(alone)
+    assert run.recommendations(1).height
+    assert run.idle(1, by="device").equals(alone.filter(pl.col("rank") == 1))

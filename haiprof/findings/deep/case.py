@@ -76,9 +76,14 @@ class Case:
         return bool(self.linked.busy.any())
 
     @functools.cached_property
+    def whole_idle(self) -> Idle:
+        """The idle time of the devices."""
+        return of_devices(self.linked, self.waits)
+
+    @functools.cached_property
     def idle(self) -> tuple[Idle, np.ndarray[tuple[int], np.dtype[np.intp]]]:
         """The idle time of the devices in the steps, and for each piece the row of its step."""
-        return in_steps(self.linked, of_devices(self.linked, self.waits))
+        return in_steps(self.linked, self.whole_idle)
 
     @property
     def lanes(self) -> int:
@@ -88,7 +93,7 @@ class Case:
     @functools.cached_property
     def alone(self) -> Intervals:
         """When the process communicated and computed nothing, ns."""
-        return distributed.alone(self.linked)
+        return distributed.broken_down(self.linked)[1]
 
     @functools.cached_property
     def waiting(self) -> Intervals:

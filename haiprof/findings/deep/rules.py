@@ -63,7 +63,11 @@ def recommendations(
         waits: when communications of the process waited for other ranks, as ``merge`` returns it,
             ns; None if that is not known, because no other rank was traced.
     """
-    case = Case(linked, allocations, devices, backends, waits)
+    return of_case(Case(linked, allocations, devices, backends, waits))
+
+
+def of_case(case: Case) -> list[Finding]:
+    """Return :func:`recommendations` of a case."""
     if not case.stepped:
         return []
     return [finding for rule in RULES for finding in rule(case)]

@@ -61,23 +61,24 @@ def breakdown(linked: Linked, found: pl.DataFrame | None = None) -> pl.DataFrame
         One row per step: ``step``, ``duration``, ``compute`` (alone), ``overlap``,
         ``communication`` (alone), ``other``, in ns.
     """
-    found = communications(linked) if found is None else found
-    return parts(linked.steps, _computing(linked, found), merge(*times(found)))
+    return broken_down(linked, found)[0]
 
 
-def alone(linked: Linked) -> tuple[Times, Times]:
-    """Return when a rank communicated and computed nothing, as ``merge`` does.
+def broken_down(
+    linked: Linked, found: pl.DataFrame | None = None
+) -> tuple[pl.DataFrame, tuple[Times, Times]]:
+    """Return :func:`breakdown`, and when the rank communicated and computed nothing.
 
-    In the steps, that is ``communication`` of :func:`breakdown`.
+    The latter as ``merge`` does; in the steps, it is ``communication`` of the former.
     """
-    found = communications(linked)
-    return subtract(*merge(*times(found)), *_computing(linked, found))
-
-
-def _computing(linked: Linked, found: pl.DataFrame) -> tuple[Times, Times]:
+    found = communications(linked) if found is None else found
     if linked.activities.height:
-        return union(linked, np.flatnonzero(linked.in_role("kernel")), "kernel")
-    return _host(linked, found)
+        computing = union(linked, np.flatnonzero(linked.in_role("kernel")), "kernel")
+    else:
+        computing = _host(linked, found)
+    communicating = merge(*times(found))
+    alone = subtract(*communicating, *computing)
+    return parts(linked.steps, computing, communicating), alone
 
 
 def parts(

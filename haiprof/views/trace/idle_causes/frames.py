@@ -75,6 +75,11 @@ def by_device(
         as in :func:`haiprof.views.trace.temporal.temporal`, and may be 0.
     """
     idle = of_devices(linked, waits, drop_last_step=drop_last_step)
+    return summed_by_device(linked, idle, drop_last_step=drop_last_step)
+
+
+def summed_by_device(linked: Linked, idle: Idle, *, drop_last_step: bool = False) -> pl.DataFrame:
+    """Return :func:`by_device` of causes that are known already."""
     known = np.zeros(len(idle.start), np.int64)
     for number, each in enumerate(ran(linked, drop_last_step=drop_last_step)):
         mine = idle.lane == number
