@@ -23,6 +23,7 @@ SMALL: Final = 5_000
 _FREES: Final = re.compile(r"^(cuda|hip)Free(Async)?$")
 _MAPS: Final = re.compile(r"^(cu|hip)Mem(Map|Unmap|Create|Release|SetAccess|AddressReserve)")
 _OPTIMIZER: Final = "Optimizer."
+_ZEROES: Final = "Optimizer.zero_grad"
 _PROFILER: Final = re.compile(r"^torch/(autograd/)?profiler")
 #: Operators whose result on the host the code goes on with, and those that copy.
 _READS: Final = re.compile(
@@ -41,7 +42,11 @@ def startup(case: Case) -> Iterator[Finding]:
             "the device was idle for {share} of the time while the device was set up, or code of "
             "kernels was loaded at its first use: later steps will not do that",
             "trace later steps to see what these take: warm up first, as with "
-            "torch.profiler.schedule(wait=1, warmup=3, active=3)",
+            + (
+                "torch.profiler.schedule(wait=1, warmup=3, active=3)"
+                if case.job.torch
+                else "nsys --delay or --capture-range"
+            ),
             lambda times, most: f"{most} of it below {{name}}, {times}",
         )
 
@@ -199,7 +204,9 @@ def _fewer_launches(case: Case, operator: str) -> str:
             ways.append(
                 f"{graphs} (torch.compile(mode='reduce-overhead'))" if job.compiled else graphs
             )
-    if job.trains and not job.fused_optimizer and operator.startswith(_OPTIMIZER):
+    if operator.startswith(_ZEROES):
+        ways.insert(0, "zero_grad(set_to_none=True)")
+    elif job.trains and not job.fused_optimizer and operator.startswith(_OPTIMIZER):
         ways.insert(0, "a fused optimizer (fused=True, else foreach=True)")
     larger = "larger batches give each launch more to do"
     return f"use {' or '.join(ways)}; {larger}" if ways else larger

@@ -12,7 +12,8 @@ from haiprof.views.trace.linking.linked import Linked
 
 _BACKWARD: Final = re.compile(r"Backward\d*$|^autograd::engine")
 _COMPILED: Final = re.compile(
-    r"^CompiledFunction|^Torch-Compiled Region|^## Call CompiledFxGraph|torch/_inductor/"
+    r"^CompiledFunction|^Torch-Compiled Region|^## Call CompiledFxGraph"
+    r"|torch/_inductor/output_code\.py|/torchinductor_"
 )
 _COMPILED_KERNEL: Final = re.compile(r"^triton_(poi|red|per|tem|for)_")
 _GRAPH: Final = re.compile(r"^(cuda|cu|hip)GraphLaunch")

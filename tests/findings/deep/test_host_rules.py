@@ -63,6 +63,14 @@ def test_an_optimizer_that_launches_many_kernels_is_fused_once(fused: bool) -> N
     assert ("fused optimizer" in found.advice) is not fused
 
 
+def test_gradients_need_not_be_set_to_zero() -> None:
+    job = Job().busy(IDLE)
+    job.host("user", "Optimizer.zero_grad#SGD.zero_grad", BEGIN + 300, BEGIN + 701)
+    job.host("op", "aten::zero_", BEGIN + 300, BEGIN + 701)
+    found = first(job, "launch", "Optimizer.zero_grad#SGD.zero_grad", 400)
+    assert found.advice.startswith("use zero_grad(set_to_none=True) or torch.compile")
+
+
 @pytest.mark.parametrize(
     ("calls", "advice", "not_advice"),
     [

@@ -35,6 +35,7 @@ def test_a_job_that_is_compiled(name: str) -> None:
     assert job(name).compiled
     assert job(kernel="triton_poi_fused_add_0").compiled
     assert not job("aten::mm", kernel="_fwd_kernel").compiled
+    assert not job("torch/_inductor/config.py(3): <module>").compiled
 
 
 @pytest.mark.parametrize("name", ["cudaGraphLaunch", "hipGraphLaunch", "cuGraphLaunch"])
