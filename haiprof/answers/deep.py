@@ -11,15 +11,23 @@ from typing import Literal, NamedTuple, TypeVar
 
 import polars as pl
 
-from haiprof.answers import host_clocks, kept_overview, late_ranks, one_trace, paths, unknown
+from haiprof.answers import (
+    advice,
+    host_clocks,
+    kept_overview,
+    late_ranks,
+    one_trace,
+    paths,
+    unknown,
+)
+from haiprof.answers import idle as idle_answers
 from haiprof.answers.matched import matched
-from haiprof.answers.rank_columns import placed, session_of, stacked
+from haiprof.answers.rank_columns import placed, stacked
 from haiprof.answers.ranks import Ranks
 from haiprof.common import asked
 from haiprof.common.choices import quoted
 from haiprof.common.choices import unknown as unknown_word
 from haiprof.errors import HaiprofError
-from haiprof.findings.deep import recommendation, rules
 from haiprof.runs import Process
 from haiprof.views.run import imbalance
 from haiprof.views.trace import annotations as annotations_view
@@ -27,7 +35,6 @@ from haiprof.views.trace import bandwidth as bandwidth_view
 from haiprof.views.trace import compare as compare_view
 from haiprof.views.trace import (
     differences,
-    distributed,
     idle,
     kernel_breakdown,
     launches,
@@ -44,6 +51,7 @@ from haiprof.views.trace import operator_kernels as operator_kernels_view
 from haiprof.views.trace.as_other_tools import msprof_op_statistics, msprof_step_trace
 from haiprof.views.trace.critical_path import path as path_view
 from haiprof.views.trace.critical_path import what_if as what_if_view
+from haiprof.views.trace.idle_causes import frames as idle_frames
 from haiprof.views.trace.linking.linked import Linked
 from haiprof.views.trace.queue_length import FULL
 
@@ -246,6 +254,9 @@ class TraceAnswers:
     def distributed(self, rank: int | None = None) -> DistributedFrames:
         """Return computing and communicating by step; moving data and waiting; collectives.
 
+        ``steps`` also has ``waiting``: how much of ``communication`` (alone) was waiting for other
+        ranks, ns; null if no other rank's trace shows it.
+
         For a single ``rank``, its steps; how long it waited for the others needs their traces, too,
         and covers all ranks. See :mod:`haiprof.views.trace.distributed`.
 
@@ -253,9 +264,11 @@ class TraceAnswers:
             >>> trace.distributed().steps.columns[4:8]
             ['step', 'duration', 'compute', 'overlap']
         """
+        chosen = self._ranks.jobs(rank)
         together = matched(self._ranks)
-        alone = rank is not None
-        steps = self._view(rank, distributed.breakdown) if alone else together.steps
+        steps = together.steps
+        if rank is not None and chosen and steps.height:
+            steps = steps.filter(pl.col("rank") == rank)
         return DistributedFrames(steps, together.transfers, together.collectives)
 
     def stragglers(self) -> pl.DataFrame:
@@ -328,15 +341,36 @@ class TraceAnswers:
         work = functools.partial(temporal.temporal, drop_last_step=drop_last_step)
         return self._view(rank, work, temporal.COLUMNS)
 
-    def idle(self, rank: int | None = None, *, drop_last_step: bool = False) -> pl.DataFrame:
-        """Return why streams were idle: waiting for the host, between kernels, other.
+    def idle(
+        self,
+        rank: int | None = None,
+        *,
+        by: idle_frames.By = "category",
+        drop_last_step: bool = False,
+    ) -> pl.DataFrame:
+        """Return why streams or devices were idle.
 
-        See :func:`haiprof.views.trace.idle.idle`.
+        Args:
+            rank: of one rank only.
+            by: ``category``, HTA's three of each stream (waiting for the host, between kernels,
+                other: :func:`haiprof.views.trace.idle.idle`); ``cause``, each stream's causes;
+                ``device``, each device's. The causes are those of
+                :mod:`haiprof.views.trace.idle_causes.causes`, the columns those of
+                :mod:`haiprof.views.trace.idle_causes.frames`.
+            drop_last_step: leave the last step out.
+
+        Raises:
+            HaiprofError: ``by`` is none of these.
 
         Example:
             >>> trace.idle(rank=0).select("stream", "category", "idle").rows()[:2]
             [(7, 'host_wait', 70000), (7, 'kernel_wait', 0)]
+            >>> trace.idle(rank=0, by="device").columns[4:7]
+            ['device', 'cause', 'idle']
         """
+        asked.one_of("by", by, idle_frames.BY)
+        if by != "category":
+            return idle_answers.idle(self._ranks, rank, by, drop_last_step)
         return self._view(rank, functools.partial(idle.idle, drop_last_step=drop_last_step))
 
     def overlap(self, rank: int | None = None, *, drop_last_step: bool = False) -> pl.DataFrame:
@@ -590,32 +624,18 @@ class TraceAnswers:
         """Return what to change about the job, the largest saving for a rank first.
 
         Columns: ``kind``, ``problem``, ``advice``, ``evidence``, ``saves_ns``, ``share`` (of the
-        recorded steps), ``step``, ``operator``, ``stack``. See :mod:`haiprof.findings.deep.rules`.
+        recorded steps), ``step``, ``operator``, ``stack``, ``module``. What is waited for a late
+        rank is saved by the finding about that. See :mod:`haiprof.findings.deep.rules`.
 
         Example:
             >>> trace.recommendations(rank=0)["kind"].to_list()
-            ['launch', 'utilization']
+            ['launch', 'latency', 'utilization']
         """
         deep = self._in_detail(rank)
         if deep is not self:
             return deep.recommendations(rank)
-        found = self._ranks.once(f"recommendations {rank}", lambda: self._recommendations(rank))
-        return found.clone()
-
-    def _recommendations(self, rank: int | None) -> pl.DataFrame:
-        chosen = self._ranks.jobs(rank)
-        work = functools.partial(one_trace.findings_of, links=self._ranks.links)
-        found = list(self._ranks.map(work, chosen))
-        if len(chosen) > 1 and rank is None:
-            late = rules.stragglers(self.stragglers(), self.overview().steps)
-            for process, findings in found:
-                findings += late.get(
-                    (process.node, process.rank, process.pid, session_of(process)), []
-                )
-        rows = stacked((process, recommendation.frame(each)) for process, each in found)
-        if not rows.height:
-            return rows
-        return rows.sort("saves_ns", descending=True, nulls_last=True, maintain_order=True)
+        losses = advice.losses(self._ranks, rank, lambda: self.overview().steps)
+        return losses.recommendations.clone()
 
     def unknown(self, view: str | None = None, rank: int | None = None) -> pl.DataFrame:
         """Return what views cannot show of these traces, and why: one row per missing requirement.

@@ -30,6 +30,8 @@ def headline(run: Analyzer) -> list[str]:
             overview.steps,
             overview.devices,
             run.recommendations(),
+            run.idle(by="device"),
+            run.distributed().steps,
             marked=any(summary.steps for summary in run.summaries()[0]),
         )
         # A trace of a pipeline contains nothing else.

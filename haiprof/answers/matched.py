@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import tempfile
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import polars as pl
 
@@ -20,8 +20,10 @@ from haiprof.answers.rank_columns import named, session_of, stacked
 from haiprof.answers.ranks import Ranks
 from haiprof.errors import HaiprofError
 from haiprof.runs import Process
+from haiprof.views.intervals import Times, covered, intersect
 from haiprof.views.trace import distributed, stragglers
 
+Intervals: TypeAlias = tuple[Times, Times]
 #: Number of communications matched together.
 _BATCH_ROWS: Final = 50_000
 #: This many bytes of packed communications stay in memory.
@@ -29,13 +31,20 @@ _KEPT_BYTES: Final = 16 << 20
 
 
 class Matched(NamedTuple):
-    """Result of matching all ranks; ``steps`` needs none."""
+    """Result of matching all ranks; of ``steps`` only ``waiting`` needs the others."""
 
     steps: pl.DataFrame
     transfers: pl.DataFrame
     collectives: pl.DataFrame
     stragglers: pl.DataFrame
     sessions: tuple[Session, ...]
+
+    def waits(self, process: Process) -> Intervals | None:
+        """Return when a rank waited for others in collectives, ns; None if nobody can know."""
+        for each in self.sessions:
+            if each.by_label.get(process.label) is process:
+                return each.waits.get(process.label)
+        return None
 
 
 def matched(ranks: Ranks) -> Matched:
@@ -47,15 +56,28 @@ def _matched(ranks: Ranks) -> Matched:
     sessions: dict[int | None, Session] = {}
     steps = []
     work = functools.partial(one_trace.communicated, links=ranks.links)
-    for process, (broken_down, packed) in ranks.map(work, ranks.jobs(None)):
-        steps.append((process, broken_down))
-        sessions.setdefault(session_of(process), Session()).add(process, packed)
+    for process, found in ranks.map(work, ranks.jobs(None)):
+        steps.append((process, found._replace(packed=b"")))
+        sessions.setdefault(session_of(process), Session()).add(process, found.packed)
     sessions = sessions or {None: Session()}
     views = [each.views(span) for span, each in sessions.items()]
     transfers, collectives, caused = (
         pl.concat(each, how="diagonal_relaxed") for each in zip(*views, strict=True)
     )
-    return Matched(stacked(steps), transfers, collectives, caused, tuple(sessions.values()))
+    broken_down = stacked(
+        (process, _with_waiting(found, sessions[session_of(process)].waits.get(process.label)))
+        for process, found in steps
+    )
+    return Matched(broken_down, transfers, collectives, caused, tuple(sessions.values()))
+
+
+def _with_waiting(found: one_trace.Communicated, waits: Intervals | None) -> pl.DataFrame:
+    """Add how long of its communication alone a rank waited for others; null if not known."""
+    waiting = pl.lit(None, pl.Int64())
+    if waits is not None:
+        alone = intersect(*found.alone, *waits)
+        waiting = pl.lit(pl.Series(covered(*alone, found.low, found.high)))
+    return found.steps.with_columns(waiting.alias("waiting"))
 
 
 class Session:
@@ -65,6 +87,8 @@ class Session:
         """Start without any rank."""
         #: The process of each label.
         self.by_label: dict[str, Process] = {}
+        #: When each rank waited for others, by label: 16 bytes for each time.
+        self.waits: dict[str, Intervals] = {}
         self._processes: list[Process] = []
         self._at = [0]  # offset of each, and the end of the last one
         # Closed with this object.
@@ -100,6 +124,7 @@ class Session:
         for batch in self.batches():
             for frames, view in zip(results, views, strict=True):
                 frames.append(view(batch))
+            self.waits |= distributed.waits(batch)
         transfers, collectives, caused = (
             pl.concat(frames, how="vertical_relaxed") for frames in results
         )

@@ -8,22 +8,26 @@ Tests: tests/answers/test_traced.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import polars as pl
 
 from haiprof import schema
 from haiprof.answers import kept_overview, packed
 from haiprof.answers.linked_traces import Links, link_of
-from haiprof.findings.deep import recommendation, rules
+from haiprof.findings.deep import device_rules, recommendation, rules
+from haiprof.findings.deep.case import Case, Device
 from haiprof.runs import Process
 from haiprof.sources import tables
 from haiprof.sources.arrow_memory import give_back
+from haiprof.views.intervals import Times
 from haiprof.views.trace import communication, cupti_counters, distributed, memory, overview
 from haiprof.views.trace.critical_path import path as path_view
 from haiprof.views.trace.critical_path import ranks as path_ranks
 from haiprof.views.trace.critical_path import what_if as what_if_view
 from haiprof.views.trace.critical_path.window import Window
+from haiprof.views.trace.idle_causes import frames
+from haiprof.views.trace.idle_causes.causes import Intervals
 from haiprof.views.trace.linking.linked import Linked
 
 
@@ -60,12 +64,30 @@ def communications_of(process: Process, links: Links | None) -> pl.DataFrame:
     return communication.communications(link_of(process, links), world_size=ranks)
 
 
-def communicated(process: Process, links: Links | None) -> tuple[pl.DataFrame, bytes]:
-    """Return the steps of a trace broken down, and its communication packed."""
-    # One read of the trace serves both.
+class Communicated(NamedTuple):
+    """The communication of a trace: its steps broken down, when it was alone, and all packed.
+
+    ``alone`` is when it communicated and computed nothing, ``low`` and ``high`` of each step.
+    """
+
+    steps: pl.DataFrame
+    alone: tuple[Times, Times]
+    low: Times
+    high: Times
+    packed: bytes
+
+
+def communicated(process: Process, links: Links | None) -> Communicated:
+    """Return the communication of a trace."""
+    # One read of the trace serves all.
     links = Links() if links is None else links
-    steps = distributed.breakdown(links.of(process))
-    return steps, packed.pack(communications_of(process, links))
+    linked = links.of(process)
+    return Communicated(
+        *distributed.broken_down(linked),
+        linked.steps["start"].to_numpy(),
+        linked.steps["end"].to_numpy(),
+        packed.pack(communications_of(process, links)),
+    )
 
 
 def memory_of(
@@ -152,15 +174,23 @@ def _window(linked: Linked, step: int | None, inside: str | None) -> Window:
     return path_view.window(linked) if step is None else path_view.window_of_step(linked, step)
 
 
-def findings_of(process: Process, links: Links | None) -> list[recommendation.Finding]:
-    """Return what to change about the job, from one trace."""
-    devices = [rules.Device(g.name, g.memory_bytes, g.capability, g.device) for g in process.gpus]
+def losses_of(
+    item: tuple[Process, Intervals | None], links: Links | None
+) -> tuple[list[recommendation.Finding], pl.DataFrame]:
+    """Return what to change about the job, and why its devices were idle.
+
+    ``item``: the process, and when it waited for other ranks.
+    """
+    process, waits = item
+    devices = [Device(g.name, g.memory_bytes, g.capability, g.device) for g in process.gpus]
     backend = process.trace.distributed.get("backend") if process.trace else None
     # "nccl", or one for each kind of device: "cpu:gloo,cuda:nccl".
     backends = [word.rpartition(":")[2] for word in str(backend or "").split(",") if word]
     linked = link_of(process, links)
-    peaks = rules.peaks(_allocations(process, rules.ALLOCATIONS))
+    peaks = device_rules.peaks(_allocations(process, rules.ALLOCATIONS))
     give_back()
+    case = Case(linked, peaks, devices, list(dict.fromkeys(backends)), waits)
+    idle = frames.summed_by_device(linked, case.whole_idle)
     if process.trace is None and not linked.stepped and linked.activities.height:
-        return []
-    return rules.recommendations(linked, peaks, devices, list(dict.fromkeys(backends)))
+        return [], idle
+    return rules.of_case(case), idle

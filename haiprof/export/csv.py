@@ -52,6 +52,7 @@ VIEWS: dict[str, View] = {
     "clock": lambda run: run.clock(),
     "temporal": lambda run: run.temporal(),
     "idle": lambda run: run.idle(),
+    "idle_by_device": lambda run: run.idle(by="device"),
     "overlap": lambda run: run.overlap(),
     "launches": lambda run: run.launches(),
     "queue_length": lambda run: run.queue_length(),

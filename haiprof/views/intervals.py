@@ -52,15 +52,31 @@ def intersect(
     start: Times, end: Times, other_start: Times, other_end: Times
 ) -> tuple[Times, Times]:
     """Intersect two sets in the form that :func:`merge` returns; the result has that form, too."""
-    first = np.searchsorted(other_end, start, side="right")
-    count = np.maximum(np.searchsorted(other_start, end, side="left") - first, 0)
-    mine = np.repeat(np.arange(len(start)), count)
-    nth = np.arange(len(mine)) - np.repeat(np.cumsum(count) - count, count)
-    theirs = first[mine] + nth
+    mine, theirs = sharing(start, end, other_start, other_end)
     return (
         np.maximum(start[mine], other_start[theirs]),
         np.minimum(end[mine], other_end[theirs]),
     )
+
+
+def sharing(start: Times, end: Times, other_start: Times, other_end: Times) -> tuple[Index, Index]:
+    """Pair intervals with those of a set that share an instant with them.
+
+    Args:
+        start: first instant of each interval, in any order.
+        end: end of each interval.
+        other_start: of a set that is sorted and disjoint; its intervals may touch.
+        other_end: end of each of those.
+
+    Returns:
+        For each pair the index of the interval, ascending, and that in the set, ascending.
+    """
+    first = np.searchsorted(other_end, start, side="right")
+    count = np.maximum(np.searchsorted(other_start, end, side="left") - first, 0)
+    count = np.where(end > start, count, 0)
+    mine = np.repeat(np.arange(len(start)), count)
+    nth = np.arange(len(mine)) - np.repeat(np.cumsum(count) - count, count)
+    return mine, first[mine] + nth
 
 
 def subtract(start: Times, end: Times, other_start: Times, other_end: Times) -> tuple[Times, Times]:

@@ -268,11 +268,13 @@ def test_a_run_of_our_own_tells_of_its_kernels_in_recorded_steps_only(tmp_path: 
     run = Analyzer(runs.make_gpu_run(tmp_path / "r", ranks=2))
     assert not run.traced
     found = run.recommendations(0)
-    # Of each 12 ms of ten steps the GPU is busy for 9, one of them with communication alone.
+    # Of each 12 ms of ten steps the GPU is busy for 9, one of them with communication alone. Why it
+    # is idle is not known: haiprof does not record launches.
     assert found.select("kind", "saves_ns", "operator").rows() == [
-        ("launch", 25_000_000, "forward"),
         ("exposed_communication", 10_000_000, runs.ALL_REDUCE),
     ]
+    idle = run.idle(0, by="device")
+    assert idle["cause"].to_list() == ["unknown"]
     assert run.step_trace(0)["step"].to_list() == list(range(10, 20))
     assert run.operators().height == run.modules().height == 0
     assert run.kernels(by="name")["calls"].sum() == 2 * 70

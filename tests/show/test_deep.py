@@ -36,6 +36,7 @@ SHOWN = {
     "stragglers": ("Stragglers", "stragglers"),
     "temporal": ("Busy and idle", "work on a GPU"),
     "idle": ("Why streams were idle", "gaps of streams"),
+    "idle_by_device": ("Why GPUs were idle", "gaps of GPUs"),
     "overlap": ("Overlap", "overlap"),
     "launches": ("Launches", "launches"),
     "full_queue": ("Full queues", ""),
@@ -170,13 +171,14 @@ def test_tables_have_the_numbers_of_their_views_with_units() -> None:
 def test_a_bar_of_each_rank_is_its_average_step() -> None:
     run = opened("dlrm_8rank")
     bars = figure(deep.show(run), "Computing and communicating")
-    steps = run.distributed().steps
-    for bar, part in zip(bars.data, ("compute", "overlap", "communication", "other"), strict=False):
+    steps = run.distributed().steps.with_columns(pl.col("communication") - pl.col("waiting"))
+    parts = ("compute", "overlap", "communication", "waiting", "other")
+    for bar, part in zip(bars.data, parts, strict=False):
         means = steps.group_by("rank", maintain_order=True).agg(pl.col(part).mean())
         assert list(bar.y) == [f"rank {rank}" for rank in means["rank"]]
         assert list(bar.x) == pytest.approx((means[part] / 1e6).to_list())
     waiting = run.distributed().transfers["waiting"]
-    assert list(bars.data[5].x) == pytest.approx((waiting / 1e6).to_list())
+    assert list(bars.data[6].x) == pytest.approx((waiting / 1e6).to_list())
 
 
 def test_every_launch_is_in_the_distribution_of_delays() -> None:

@@ -17,6 +17,7 @@ from haiprof.views.intervals import (
     intersect,
     merge,
     self_times,
+    sharing,
     subtract,
 )
 
@@ -110,6 +111,20 @@ def test_shared_instants_are_those_in_both(one: Pairs, two: Pairs) -> None:
     pairs = list(zip(start.tolist(), end.tolist(), strict=True))
     assert painted(pairs) == painted(one) & painted(two)
     assert all(low < high for low, high in pairs)
+
+
+@given(intervals, intervals)
+def test_pairs_are_those_that_share_an_instant(some: Pairs, pairs: Pairs) -> None:
+    start, end = merge(*arrays(pairs))
+    theirs = list(zip(start.tolist(), end.tolist(), strict=True))
+    mine, other = sharing(*arrays(some), start, end)
+    expected = [
+        (i, j)
+        for i, one in enumerate(some)
+        for j, two in enumerate(theirs)
+        if painted([one]) & painted([two])
+    ]
+    assert list(zip(mine.tolist(), other.tolist(), strict=True)) == expected
 
 
 @given(intervals, intervals)

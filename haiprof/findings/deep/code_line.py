@@ -1,4 +1,4 @@
-"""The place in the user's code that a span was called from.
+"""The place in the user's code that a span was called from: the line, and the module.
 
 Tests: tests/findings/deep/test_rules.py.
 """
@@ -36,6 +36,13 @@ def line(linked: Linked, row: int) -> str | None:
     return own[0] if own else frames[0] if frames else None
 
 
+def module(linked: Linked, row: int) -> str | None:
+    """Return the name of the innermost ``nn.Module`` around a span; None if none is known."""
+    frames = _frames(linked, row)
+    called = frames.filter(pl.col("module").is_not_null())["name"].cast(pl.String)
+    return str(called[0]).removeprefix("nn.Module: ") if len(called) else None
+
+
 def _recorded(linked: Linked, row: int) -> list[str]:
     """Frames of the nearest span that was recorded with a stack, innermost first."""
     stacks = linked.ops["stack"]
@@ -48,11 +55,16 @@ def _recorded(linked: Linked, row: int) -> list[str]:
 
 def _running(linked: Linked, row: int) -> list[str]:
     """Python functions of the thread that ran when a span began, innermost first."""
+    names = _frames(linked, row)["name"].cast(pl.String).to_list()
+    return [name for name in names if name and _FRAME.search(name)]
+
+
+def _frames(linked: Linked, row: int) -> pl.DataFrame:
+    """Rows of the Python functions of its thread that ran when a span began, innermost first."""
     threads, instant = linked.ops["thread"].to_numpy(), linked.start[row]
     first = int(np.searchsorted(threads, threads[row]))
     last = int(np.searchsorted(threads, threads[row], side="right"))
     last = first + int(np.searchsorted(linked.start[first:last], instant, side="right"))
     python = linked.category[first:last] == len(CALLS)
     rows = first + np.flatnonzero(python & (linked.end[first:last] > instant))[::-1]
-    names = linked.ops["name"].gather(rows).cast(pl.String).to_list()
-    return [name for name in names if name and _FRAME.search(name)]
+    return linked.ops.select("name", "module")[rows]

@@ -20,11 +20,13 @@ class Finding:
         problem: what was seen, one sentence.
         advice: what to change, one sentence.
         evidence: the figures behind it, in words.
-        saves_ns: the most time it can save in the recorded steps, ns; null if it is not a time.
-        share: of the time of the recorded steps; null if ``saves_ns`` is.
+        saves_ns: the most time it can save in the recorded steps, ns; null if it is not a time, or
+            if another finding saves it.
+        share: of the time of the recorded steps; null if it is not a time.
         step: the recorded step in which it cost most.
         operator: name of the operator, kernel or call that it concerns.
         stack: the line of the user's code that called it, or the known frames.
+        module: the ``nn.Module`` that called it.
     """
 
     kind: str
@@ -36,6 +38,7 @@ class Finding:
     step: int | None = None
     operator: str | None = None
     stack: str | None = None
+    module: str | None = None
 
 
 SCHEMA = {
@@ -48,6 +51,7 @@ SCHEMA = {
     "step": pl.Int64(),
     "operator": pl.String(),
     "stack": pl.String(),
+    "module": pl.String(),
 }
 
 

@@ -36,6 +36,7 @@ _STEP = {
     "compute": "computing alone",
     "overlap": "both",
     "communication": "communication alone",
+    "waiting": "waiting for other ranks alone",
     "other": "neither",
 }
 _MOVED = {"transfer": "moving data", "waiting": "waiting for other ranks"}
@@ -70,7 +71,9 @@ def section(analyzer: Analyzer, one: OneTrace) -> Section:
 
 def _mean_steps(steps: pl.DataFrame) -> pl.DataFrame:
     parts = [pl.col(part).mean() for part in ("duration", *_STEP)]
-    return steps.group_by(_WHO, maintain_order=True).agg(*parts)
+    waiting = pl.col("waiting").fill_null(0)
+    apart = steps.with_columns(pl.col("communication") - waiting, waiting)
+    return apart.group_by(_WHO, maintain_order=True).agg(*parts)
 
 
 def _transfers(transfers: pl.DataFrame) -> pl.DataFrame:
@@ -91,6 +94,8 @@ def _bars(steps: pl.DataFrame, moved: pl.DataFrame) -> list[go.Figure]:
     for row, (frame, parts) in enumerate(panels, start=1):
         names = labels(frame)
         for position, (part, name) in enumerate(parts.items()):
+            if part == "waiting" and not frame[part].sum():
+                continue
             figure.add_bar(
                 x=(frame[part] / NS_PER_MS).to_list(),
                 y=names,

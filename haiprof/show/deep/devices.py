@@ -18,6 +18,7 @@ from haiprof.show.deep.section import (
     durations,
     labels,
     lacking,
+    readable,
     spread,
     table,
     who,
@@ -46,6 +47,7 @@ def section(analyzer: Analyzer, overview: OverviewFrames, one: OneTrace) -> Sect
     timeline = one.of(overview.timeline)
     kinds = one.of(analyzer.kernel_kinds(one.rank))
     idle = one.of(analyzer.idle(one.rank))
+    causes = one.of(analyzer.idle(one.rank, by="device"))
     steps = one.of(analyzer.step_trace(one.rank)).filter(pl.col("device_end").is_not_null())
     return Section(
         "Where the GPUs' time goes",
@@ -55,6 +57,7 @@ def section(analyzer: Analyzer, overview: OverviewFrames, one: OneTrace) -> Sect
             *_temporal(temporal),
             *_busy(timeline, one),
             *_kinds(kinds, one),
+            *_causes(causes, one),
             *_idle(idle, one),
             *_step_trace(steps, one),
         ],
@@ -63,6 +66,7 @@ def section(analyzer: Analyzer, overview: OverviewFrames, one: OneTrace) -> Sect
                 "work on a GPU": temporal,
                 "which GPU it was": overview.devices,
                 "kinds of work": kinds,
+                "gaps of GPUs": causes,
                 "gaps of streams": idle,
                 "steps on a GPU": steps,
             }
@@ -161,6 +165,25 @@ def _kinds(kinds: pl.DataFrame, one: OneTrace) -> list[Grid]:
     columns: Columns = ["device", "kind", *durations("time"), pl.col("ratio").alias("share_ratio")]
     note = "What the busy time of a GPU went to, alone and at the same time; rows add up to it."
     return table(f"Kinds of work{one.label}", kinds, columns, note)
+
+
+def _causes(causes: pl.DataFrame, one: OneTrace) -> list[Grid]:
+    """One row per cause, the longest first."""
+    columns: Columns = [
+        "device",
+        pl.col("cause").str.replace_all("_", " "),
+        *durations("idle"),
+        "ratio",
+        pl.col("count").alias("times"),
+        *durations("max"),
+        readable("mostly"),
+        *durations("in_steps"),
+    ]
+    note = (
+        "Why no stream of a GPU had work, from its first activity to its last one. Until the next "
+        "activity was launched, it is what the host did; from then on, what its stream waited for."
+    )
+    return table(f"Why GPUs were idle{one.label}", causes, columns, note)
 
 
 def _idle(idle: pl.DataFrame, one: OneTrace) -> list[Grid]:

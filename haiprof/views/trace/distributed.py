@@ -23,7 +23,7 @@ from typing import TypeVar
 import numpy as np
 import polars as pl
 
-from haiprof.views.intervals import Times, covered, covered_per_group, intersect, merge
+from haiprof.views.intervals import Times, covered, covered_per_group, intersect, merge, subtract
 from haiprof.views.trace.communication import SCHEMA, communications
 from haiprof.views.trace.linking.linked import Linked
 from haiprof.views.trace.linking.work import ratio, times, union
@@ -61,12 +61,24 @@ def breakdown(linked: Linked, found: pl.DataFrame | None = None) -> pl.DataFrame
         One row per step: ``step``, ``duration``, ``compute`` (alone), ``overlap``,
         ``communication`` (alone), ``other``, in ns.
     """
+    return broken_down(linked, found)[0]
+
+
+def broken_down(
+    linked: Linked, found: pl.DataFrame | None = None
+) -> tuple[pl.DataFrame, tuple[Times, Times]]:
+    """Return :func:`breakdown`, and when the rank communicated and computed nothing.
+
+    The latter as ``merge`` does; in the steps, it is ``communication`` of the former.
+    """
     found = communications(linked) if found is None else found
     if linked.activities.height:
         computing = union(linked, np.flatnonzero(linked.in_role("kernel")), "kernel")
     else:
         computing = _host(linked, found)
-    return parts(linked.steps, computing, merge(*times(found)))
+    communicating = merge(*times(found))
+    alone = subtract(*communicating, *computing)
+    return parts(linked.steps, computing, communicating), alone
 
 
 def parts(
@@ -252,6 +264,23 @@ def transfer(matched: pl.DataFrame) -> pl.DataFrame:
         "calls",
         "unmatched_calls",
     ).pipe(by_rank_and_step)
+
+
+def waits(matched: pl.DataFrame) -> dict[str, tuple[Times, Times]]:
+    """Return when each rank waited for others, by rank, and moved nothing at the same time.
+
+    The waiting of :func:`transfer`, as intervals: ns, sorted and disjoint.
+
+    Args:
+        matched: result of :func:`match`.
+    """
+    known = matched.filter(pl.col("transfer").is_not_null())
+    found = {}
+    for (rank,), mine in known.partition_by("rank", as_dict=True).items():
+        start, end = times(mine)
+        moves = end - mine["transfer"].to_numpy()
+        found[str(rank)] = subtract(*merge(start, moves), *merge(moves, end))
+    return found
 
 
 def by_rank_and_step(transfers: pl.DataFrame) -> pl.DataFrame:

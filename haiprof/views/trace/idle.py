@@ -25,10 +25,12 @@ from haiprof.views.trace.linking.work import launch_times, times, worked
 
 #: The categories, in the order in which they are tried.
 CATEGORIES = ("host_wait", "kernel_wait", "other")
+#: A shorter gap is the delay between two kernels that were launched in time, ns.
+KERNEL_DELAY = 30_000
 
 
 def idle(
-    linked: Linked, *, kernel_delay: int = 30_000, drop_last_step: bool = False
+    linked: Linked, *, kernel_delay: int = KERNEL_DELAY, drop_last_step: bool = False
 ) -> pl.DataFrame:
     """Break down the idle time of each stream.
 
@@ -44,7 +46,7 @@ def idle(
         null if there are none.
     """
     mine = np.flatnonzero(worked(linked, drop_last_step=drop_last_step))
-    found = _gaps(linked, mine, kernel_delay)
+    found = stream_gaps(linked, mine, kernel_delay)
     gap = pl.col("gap")
     groups = (
         pl.DataFrame(
@@ -80,7 +82,7 @@ def idle(
 
 
 def gaps(
-    linked: Linked, *, kernel_delay: int = 30_000, drop_last_step: bool = False
+    linked: Linked, *, kernel_delay: int = KERNEL_DELAY, drop_last_step: bool = False
 ) -> pl.DataFrame:
     """Return every gap of every stream.
 
@@ -89,7 +91,7 @@ def gaps(
         ``category`` and ``row``, that of the activity after the gap.
     """
     mine = np.flatnonzero(worked(linked, drop_last_step=drop_last_step))
-    found = _gaps(linked, mine, kernel_delay)
+    found = stream_gaps(linked, mine, kernel_delay)
     device, stream, row = (linked.activities[each] for each in ("device", "stream", "row"))
     return pl.DataFrame(
         [
@@ -103,8 +105,11 @@ def gaps(
     )
 
 
-class _Gaps(NamedTuple):
-    """``stream`` is the number of the gap's stream, ``first`` of each stream one activity."""
+class StreamGaps(NamedTuple):
+    """``stream`` is the number of the gap's stream, ``first`` of each stream one activity.
+
+    ``row`` is the activity after the gap, ``code`` an index into :data:`CATEGORIES`.
+    """
 
     stream: Index
     start: Times
@@ -114,7 +119,8 @@ class _Gaps(NamedTuple):
     first: Index
 
 
-def _gaps(linked: Linked, mine: Index, kernel_delay: int) -> _Gaps:
+def stream_gaps(linked: Linked, mine: Index, kernel_delay: int = KERNEL_DELAY) -> StreamGaps:
+    """Return every gap of every stream, of some of the activities (rows of them)."""
     activities = linked.activities
     launch = launch_times(linked)
     known = linked.runtime >= 0
@@ -140,4 +146,4 @@ def _gaps(linked: Linked, mine: Index, kernel_delay: int) -> _Gaps:
     late = known[row] & (launch[row] > before)
     code = np.where(late, 0, np.where(gap < kernel_delay, 1, 2)).astype(np.uint32)
     first = mine[order[np.flatnonzero(np.append(True, ~same)[: len(order)])]]
-    return _Gaps(number[at], before, gap, code, row, first)
+    return StreamGaps(number[at], before, gap, code, row, first)

@@ -226,6 +226,31 @@ def test_what_a_rank_lacks_is_reported_and_the_rest_is_given() -> None:
     assert rows["b"]["unmatched_calls"] == 0
 
 
+@given(st.lists(st.tuples(*[st.integers(1, 30)] * 4), max_size=6))
+def test_the_times_of_waiting_sum_to_it(drawn: list[tuple[int, int, int, int]]) -> None:
+    # All at once on streams of their own, and each with a size of its own.
+    def rank(place: int) -> pl.DataFrame:
+        times = [
+            {"start": row[2] + place, "duration": row[place], "correlation": number}
+            for number, row in enumerate(drawn, 1)
+        ]
+        kernels = [{**row, "name": "ncclAllReduce", "stream": row["correlation"]} for row in times]
+        group = {"side": "device", "group": "0", "group_size": 2, "type": "Float"}
+        sizes = [
+            {**row, **group, "op": "allreduce", "elements_in": number, "elements_out": number}
+            for number, row in enumerate(times, 1)
+        ]
+        return communications(link(spans_of([]), kernels_of(kernels), collectives_of(sizes)))
+
+    matched = distributed.match({"a": rank(0), "b": rank(1)})
+    waits = distributed.waits(matched)
+    sums = {name: int((end - start).sum()) for name, (start, end) in waits.items()}
+    split = distributed.transfer(matched)
+    assert sums == dict(split.select("rank", "waiting").rows())
+    for start, end in waits.values():
+        assert (end[:-1] < start[1:]).all()
+
+
 def test_ranks_that_differ_in_number_are_matched_with_none() -> None:
     ranks = {0: rank_of([("ncclAllReduce", 9, 4)] * 3), 1: rank_of([("ncclAllReduce", 5, 4)] * 2)}
     split = distributed.transfer(distributed.match(ranks))

@@ -1,0 +1,134 @@
+"""What the rules of a deep trace share: the trace, its losses, and what kind of job it is of.
+
+Tests: tests/findings/deep/test_rules.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+
+from haiprof.findings.deep.job import Job, job_of
+from haiprof.views.intervals import Times, covered, intersect, subtract
+from haiprof.views.trace import distributed
+from haiprof.views.trace.communication import communications
+from haiprof.views.trace.idle_causes.causes import Idle, Intervals, in_steps, of_devices
+from haiprof.views.trace.linking.linked import Linked
+from haiprof.views.trace.overview import Overview, overview
+
+#: A smaller share of the steps is not worth a finding.
+WORTH = 0.02
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+    """The properties of a GPU that rules need."""
+
+    name: str
+    memory_bytes: int | None
+    capability: tuple[int, int] | None
+    #: Its CUDA ordinal, if that is not its index in the list.
+    ordinal: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One rank's trace, and what the rules share.
+
+    Attributes:
+        linked: the trace.
+        allocations: see :func:`haiprof.findings.deep.rules.peaks`.
+        devices: the GPUs of the process.
+        backends: of torch.distributed.
+        waits: when its communications waited for other ranks, as ``merge`` returns it, ns; None if
+            that is not known, because no other rank was traced.
+    """
+
+    linked: Linked
+    allocations: pl.DataFrame
+    devices: Sequence[Device]
+    backends: Sequence[str]
+    waits: Intervals | None
+
+    @functools.cached_property
+    def overview(self) -> Overview:
+        """The overview of the trace."""
+        return overview(self.linked)
+
+    @functools.cached_property
+    def job(self) -> Job:
+        """What kind of job it is."""
+        return job_of(self.linked, (self.devices and self.devices[0].name) or "")
+
+    @property
+    def stepped(self) -> int:
+        """Total time of all recorded steps, ns."""
+        steps = self.linked.steps
+        return int((steps["end"] - steps["start"]).sum())
+
+    @property
+    def has_device(self) -> bool:
+        """Whether any device did anything."""
+        return bool(self.linked.busy.any())
+
+    @functools.cached_property
+    def whole_idle(self) -> Idle:
+        """The idle time of the devices."""
+        return of_devices(self.linked, self.waits)
+
+    @functools.cached_property
+    def idle(self) -> tuple[Idle, np.ndarray[tuple[int], np.dtype[np.intp]]]:
+        """The idle time of the devices in the steps, and for each piece the row of its step."""
+        return in_steps(self.linked, self.whole_idle)
+
+    @property
+    def lanes(self) -> int:
+        """Number of devices that worked: a time that is lost on one is lost for a part of them."""
+        return max(len(self.idle[0].lanes), 1)
+
+    @functools.cached_property
+    def alone(self) -> Intervals:
+        """When the process communicated and computed nothing, ns."""
+        return distributed.broken_down(self.linked)[1]
+
+    @functools.cached_property
+    def waiting(self) -> Intervals:
+        """The part of :attr:`alone` in which it waited for other ranks; nothing if not known."""
+        none = np.zeros(0, np.int64)
+        return (none, none) if self.waits is None else intersect(*self.alone, *self.waits)
+
+    @functools.cached_property
+    def transfer(self) -> Intervals:
+        """The part of :attr:`alone` in which it moved data, or is not known to have waited."""
+        return subtract(*self.alone, *self.waiting)
+
+    @functools.cached_property
+    def communications(self) -> pl.DataFrame:
+        """The communications of the process."""
+        return communications(self.linked)
+
+    def by_step(self, start: Times, end: Times) -> Times:
+        """How long these intervals last in each step, ns."""
+        steps = self.linked.steps
+        return covered(start, end, steps["start"].to_numpy(), steps["end"].to_numpy())
+
+    def step(self, row: int) -> int | None:
+        """Return the number of a step, by its row; None if no steps are marked."""
+        number = self.linked.steps["step"][row]
+        return int(number) if self.linked.stepped and number is not None else None
+
+    def saved(self, kind: str, lost: int) -> int:
+        """Return the most that avoiding a loss could save of the recorded steps, ns.
+
+        It is an upper bound: other work may keep a step as long as it is. A model of what a step
+        waits for would give less, and would be asked here.
+
+        Args:
+            kind: of the finding.
+            lost: how long a device of the process, or the process, did nothing else than that.
+        """
+        return min(lost, self.stepped)
