@@ -26,7 +26,7 @@ from haiprof.sources.imports.formats import OnBytes, import_source
 from haiprof.sources.imports.imported import Imported, whole
 
 #: Version of this importer's output. Imports of another version are redone.
-IMPORTER: Final = 2
+IMPORTER: Final = 3
 _MOST_THREADS: Final = 8
 
 
