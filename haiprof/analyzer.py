@@ -307,6 +307,7 @@ class Analyzer:
     queue_length = _of_traces(TraceAnswers.queue_length)
     bandwidth = _of_traces(TraceAnswers.bandwidth)
     kernel_kinds = _of_traces(TraceAnswers.kernel_kinds)
+    roofline = _of_traces(TraceAnswers.roofline)
     step_trace = _of_traces(TraceAnswers.step_trace)
     op_statistics = _of_traces(TraceAnswers.op_statistics)
     hardware_counters = _of_traces(TraceAnswers.hardware_counters)

@@ -80,6 +80,14 @@ class DistributedFrames(NamedTuple):
     collectives: pl.DataFrame
 
 
+class RooflineFrames(NamedTuple):
+    """Frames of :mod:`haiprof.views.trace.roofline`, of all ranks."""
+
+    operators: pl.DataFrame
+    gemms: pl.DataFrame
+    collectives: pl.DataFrame
+
+
 class TraceAnswers:
     """Answers from a deep trace, for one rank or all.
 
@@ -392,6 +400,29 @@ class TraceAnswers:
         """
         return self._view(
             rank, functools.partial(kernel_breakdown.by_kind, drop_last_step=drop_last_step)
+        )
+
+    def roofline(self, rank: int | None = None) -> RooflineFrames:
+        """Return operators against what their device can do: FLOPs, bytes, efficiency, bound.
+
+        Three frames: ``operators``, the multiplications of matrices among them (``gemms``) by
+        shape, and ``collectives`` by size. See
+        :func:`haiprof.views.trace.roofline.operators.operators`,
+        :func:`haiprof.views.trace.roofline.gemms.gemms` and
+        :func:`haiprof.views.trace.roofline.collectives.collectives`.
+
+        Example:
+            >>> trace.roofline(rank=0).operators.select("operator", "kind", "flops").row(0)
+            ('aten::mm', 'gemm', 128)
+        """
+        deep = self._in_detail(rank)
+        work = functools.partial(one_trace.roofline_of, links=deep._ranks.links)
+        results = list(deep._ranks.map(work, deep._ranks.jobs(rank)))
+        return RooflineFrames(
+            *(
+                stacked((process, frames[i]) for process, frames in results)
+                for i in range(len(RooflineFrames._fields))
+            )
         )
 
     def step_trace(self, rank: int | None = None) -> pl.DataFrame:

@@ -22,6 +22,7 @@ from haiprof.sources.arrow_memory import give_back
 from haiprof.views.trace import communication, cupti_counters, distributed, memory, overview
 from haiprof.views.trace.critical_path import path as path_view
 from haiprof.views.trace.linking.linked import Linked
+from haiprof.views.trace.roofline import collectives, gemms, operators
 
 
 def _allocations(process: Process, columns: Sequence[str] | None = None) -> pl.DataFrame:
@@ -78,6 +79,16 @@ def memory_of(
         memory.operators(records),
         peak.peaks,
         peak.holders,
+    )
+
+
+def roofline_of(process: Process, links: Links | None) -> tuple[pl.DataFrame, ...]:
+    """Return the three frames of the roofline: operators, multiplications, collectives."""
+    found = operators.operators(link_of(process, links), process.gpus)
+    return (
+        found,
+        gemms.gemms(found, process.gpus),
+        collectives.collectives(communications_of(process, links)),
     )
 
 

@@ -61,6 +61,7 @@ VIEWS: dict[str, View] = {
     "sequences": lambda run: run.sequences(),
     "step_trace": lambda run: run.step_trace(),
     "op_statistics": lambda run: run.op_statistics(),
+    "roofline": lambda run: run.roofline(),
     "critical_path": lambda run: _paths(run),
     "pipeline": lambda run: run.pipeline(),
     "recommendations": lambda run: run.recommendations(),

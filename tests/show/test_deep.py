@@ -45,6 +45,7 @@ SHOWN = {
     "sequences": ("Sequences of kernels", "sequences of kernels"),
     "step_trace": ("Steps on the GPU", "steps on a GPU"),
     "op_statistics": ("Units that operators ran on", "units that operators ran on"),
+    "roofline": ("Roofline", "FLOPs and bytes of operators"),
     "critical_path": ("What it consists of", "a critical path"),
     "recommendations": ("What would save time", ""),
     "unknown": ("Not known", ""),
