@@ -115,7 +115,10 @@ def path_of(linked: Linked, step: int | None, inside: str | None) -> path_view.C
 
 def findings_of(process: Process, links: Links | None) -> list[recommendation.Finding]:
     """Return what to change about the job, from one trace."""
-    devices = [rules.Device(g.name, g.memory_bytes, g.capability, g.device) for g in process.gpus]
+    devices = [
+        rules.Device(g.name, g.memory_bytes, g.capability, g.device, g.multiprocessors)
+        for g in process.gpus
+    ]
     backend = process.trace.distributed.get("backend") if process.trace else None
     # "nccl", or one for each kind of device: "cpu:gloo,cuda:nccl".
     backends = [word.rpartition(":")[2] for word in str(backend or "").split(",") if word]
