@@ -397,10 +397,11 @@ class Analyzer:
     ) -> pl.DataFrame:
         """Return operators or kernels that are called more or less often, or longer, in ``after``.
 
-        See :func:`haiprof.views.trace.differences.differences`.
+        Of ``calls``, paths of modules, ranges and operators, with the kernels of either run, which
+        may be of different devices. See :func:`haiprof.views.trace.differences.differences`.
 
         Raises:
-            HaiprofError: the runs have no rank in common, or ``of`` is neither.
+            HaiprofError: the runs have no rank in common, or ``of`` is none of these.
 
         Example:
             >>> trace.differences(trace, rank=0).columns[4:8]

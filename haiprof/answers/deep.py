@@ -602,10 +602,11 @@ class TraceAnswers:
     ) -> pl.DataFrame:
         """Return operators or kernels that are called more or less often, or longer, in ``after``.
 
-        See :func:`haiprof.views.trace.differences.differences`.
+        Of ``calls``, paths of modules, ranges and operators, with the kernels of either run, which
+        may be of different devices. See :func:`haiprof.views.trace.differences.differences`.
 
         Raises:
-            HaiprofError: the runs have no rank in common, or ``of`` is neither.
+            HaiprofError: the runs have no rank in common, or ``of`` is none of these.
         """
         asked.one_of("of", of, differences.OF)
         return stacked(
