@@ -46,6 +46,12 @@ def _covered(operators: pl.DataFrame, known: pl.DataFrame) -> list[str]:
         return []
     share = percent(part / whole)
     line = f"What operators compute and move is known for {share} of the device's time."
+    lost = int(operators.filter(pl.col("graph"), pl.col("kind").is_null())["device_time"].sum())
+    if lost:
+        line += (
+            f" {percent(lost / whole)} is in CUDA graphs whose captures the trace does not have: "
+            "which operators it belongs to is not known."
+        )
     if not known["efficiency"].count():
         line += " The peak of the device is not known, so their efficiency is not either."
     return [line]

@@ -19,6 +19,7 @@ from haiprof.views.trace.roofline.tiles import blocks, tile
 SCHEMA: Final = {
     "operator": pl.String(),
     "device": pl.UInt16(),
+    "graph": pl.Boolean(),
     "batch": pl.Int64(),
     "m": pl.Int64(),
     "n": pl.Int64(),

@@ -2,9 +2,11 @@
 
 A row is all calls of one operator with the same inputs on one device. Kernels count for the
 innermost operator around their launch whose formula is known (:mod:`.formulas`); without such a one
-for the innermost operator, and its FLOPs and bytes are null. Unknown shapes, types and devices give
-null, never a guess. The device's time is the sum of its kernels, copies and sets; those that
-communicate are in :mod:`.collectives`.
+for the innermost operator, and its FLOPs and bytes are null. Kernels of a CUDA graph count for the
+operators of its capture, each replay as a call, if the trace has that
+(:mod:`haiprof.views.trace.linking.captured`); else for what replays it, without a formula. Unknown
+shapes, types and devices give null, never a guess. The device's time is the sum of its kernels,
+copies and sets; those that communicate are in :mod:`.collectives`.
 
 ``bytes`` is what must be moved at least, so bandwidth and efficiency are of the ideal, too: data
 that is read twice lowers them, data that is found in a cache raises them, possibly above one.
@@ -24,6 +26,7 @@ import polars as pl
 
 from haiprof.runs import Gpu
 from haiprof.views.trace.linking.ancestors import climb
+from haiprof.views.trace.linking.captured import captured
 from haiprof.views.trace.linking.linked import Linked
 from haiprof.views.trace.roofline.device import LATENCY, Peaks, device_peaks
 from haiprof.views.trace.roofline.formulas import known
@@ -36,6 +39,7 @@ SCHEMA: Final = {
     "types": pl.String(),
     "inputs": pl.String(),
     "device": pl.UInt16(),
+    "graph": pl.Boolean(),
     "calls": pl.UInt32(),
     "kernels": pl.UInt32(),
     "kernel": pl.String(),
@@ -56,7 +60,7 @@ SCHEMA: Final = {
 }
 #: A copy between devices, or between a device and the host.
 TRANSFER: Final = "transfer"
-_KEY: Final = ("name", "shapes", "types", "inputs", "device")
+_KEY: Final = ("name", "shapes", "types", "inputs", "device", "graph")
 
 
 def operators(linked: Linked, gpus: Sequence[Gpu] = ()) -> pl.DataFrame:
@@ -66,7 +70,7 @@ def operators(linked: Linked, gpus: Sequence[Gpu] = ()) -> pl.DataFrame:
     ``convolution``, ``attention``, ``normalisation``, ``softmax``, ``elementwise``,
     ``reduction``, ``embedding``, ``experts``, :data:`TRANSFER`; null without a formula),
     ``shapes``, ``types`` and ``inputs`` (as recorded; the last only where the formula needs it),
-    ``device``, ``calls``,
+    ``device``, ``graph`` (replayed from a CUDA graph), ``calls``,
     ``kernels`` (that they launched), ``kernel`` (the one with most time) and its ``blocks`` and
     ``tensor_core``, ``device_time`` (ns of all calls) and its ``share`` of the device's; of one
     call ``flops`` and ``bytes``, ``intensity`` (FLOP/B); ``flops_per_s`` and ``bytes_per_s``
@@ -151,7 +155,8 @@ def _groups(linked: Linked) -> pl.DataFrame:
         (pl.col("grid_x").cast(pl.Int64) * pl.col("grid_y") * pl.col("grid_z")).alias("blocks"),
     )[rows]  # fmt: skip
     operator = _operators(linked)[rows]
-    launched = ran.with_columns(pl.Series("row", operator))
+    in_graph, replay = _replays(linked, rows)
+    launched = ran.with_columns(pl.Series("row", operator), in_graph, replay)
     keyed = launched.join(_calls(linked, operator), on="row", how="left", maintain_order="left")
     by_kernel = keyed.group_by(*_KEY, "kernel", "blocks", "copy_kind").agg(
         pl.col("duration").sum(), pl.len(), pl.col("tensor_core").any()
@@ -165,7 +170,7 @@ def _groups(linked: Linked) -> pl.DataFrame:
         pl.col("tensor_core").any(),
         pl.col("duration").sum().alias("device_time"),
     )
-    number = keyed.group_by(_KEY).agg(pl.col("row").n_unique().alias("calls"))
+    number = keyed.group_by(_KEY).agg(pl.struct("row", "replay").n_unique().alias("calls"))
     whole = pl.col("device_time").sum().over("device")
     return (
         groups.join(number, on=_KEY, how="left", nulls_equal=True)
@@ -187,7 +192,7 @@ def _groups(linked: Linked) -> pl.DataFrame:
 
 
 _OWN: Final = (
-    "operator", "shapes", "types", "inputs", "device", "calls", "kernels", "kernel", "blocks",
+    "operator", "shapes", "types", "inputs", "device", "graph", "calls", "kernels", "kernel", "blocks",
     "tensor_core", "device_time", "share",
 )  # fmt: skip
 
@@ -199,9 +204,27 @@ def _operators(linked: Linked) -> npt.NDArray[np.int32]:
     has = np.array([known.formula(name) is not None for name in names], np.bool_)
     is_op = linked.of("op")
     launcher = linked.activities["op"].cast(pl.Int32).fill_null(-1).to_numpy()
+    put_in = captured(linked)
+    launcher = np.where(put_in >= 0, put_in, launcher)
     counted = climb(linked.parent, launcher, has[number] & is_op)
+    # What replays a graph has other inputs than its kernels.
+    replayed = linked.activities["graph"].is_not_null().to_numpy() & (put_in < 0)
     innermost = climb(linked.parent, launcher, is_op)
+    counted = np.where(replayed, np.int32(-1), counted)
     return np.where(counted >= 0, counted, innermost)
+
+
+def _replays(linked: Linked, rows: npt.NDArray[np.intp]) -> tuple[pl.Series, pl.Series]:
+    """Say of activities whether they are of a graph, and number the runs of its nodes."""
+    nodes = linked.activities.select("graph", "graph_node", "start")[rows]
+    in_graph = nodes["graph"].is_not_null().alias("graph")
+    if not in_graph.any():
+        none = pl.repeat(0, len(in_graph), dtype=pl.UInt32, eager=True)
+        return in_graph, none.alias("replay")
+    run = pl.col("start").rank("ordinal").over("graph", "graph_node")
+    return in_graph, nodes.select(
+        pl.when(pl.col("graph").is_not_null()).then(run).otherwise(0).alias("replay")
+    )["replay"]
 
 
 def _calls(linked: Linked, operators: npt.NDArray[np.int32]) -> pl.DataFrame:

@@ -51,6 +51,7 @@ def test_a_multiplication_by_hand() -> None:
         **MM,
         "inputs": None,
         "device": 0,
+        "graph": False,
         "calls": 2,
         "kernels": 2,
         "kernel": kernel["name"],
