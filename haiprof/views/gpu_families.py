@@ -19,8 +19,9 @@ _AMD: Final = ("gfx908", "gfx90a", "gfx942", "gfx950")
 #: What a name that matches says about the architecture.
 _EVIDENCE: Final = (
     *((re.compile(rf"{name}|ISA{name[3:]}(?![0-9a-z])"), (name,)) for name in _AMD),
-    # Tensile, MIOpen's implicit GEMM and Composable Kernel for matrix cores.
-    (re.compile(r"^Cijk_|gtcx|xdlops|_xdl_|mfma|^_ZN2ck|\bck::|rocm", re.IGNORECASE), _AMD),
+    # HIP's calls, AMD's code objects, its libraries (Tensile, MIOpen, Composable Kernel).
+    (re.compile(r"^hip[A-Z]|\.kd$"), _AMD),
+    (re.compile(r"^Cijk_|gtcx|xdlops|_xdl_|mfma|^_ZN2ck|\bck::|miopen|rocm", re.IGNORECASE), _AMD),
     # AITER supports these two.
     (re.compile(r"\baiter|_aiter", re.IGNORECASE), ("gfx942", "gfx950")),
     (re.compile(r"sm100|tcgen05|utcmma", re.IGNORECASE), ("sm_100",)),
@@ -33,7 +34,7 @@ _EVIDENCE: Final = (
 
 
 def candidates(names: Iterable[str]) -> tuple[Model, ...]:
-    """Return the GPUs that can have run kernels (or operators) of these names.
+    """Return the GPUs that can have run kernels, operators or calls of the runtime of these names.
 
     All that are known, if no name says more; none, if the names contradict each other.
     """

@@ -17,6 +17,8 @@ TENSILE = "Cijk_Ailk_Bljk_BBS_BH_MT256x128x64_MI16x16x16x1_SN"
         ([f"{TENSILE}_ISA942_IU1"], {"gfx942"}),
         ([f"{TENSILE}_ISA90a_IU1"], {"gfx90a"}),
         (["igemm_fwd_gtcx3_nhwc_bf16_bx0"], {"gfx908", "gfx90a", "gfx942", "gfx950"}),
+        (["hipLaunchKernel"], {"gfx908", "gfx90a", "gfx942", "gfx950"}),
+        (["attn_fwd.kd"], {"gfx908", "gfx90a", "gfx942", "gfx950"}),
         (["vllm::rocm_aiter_fused_moe"], {"gfx942", "gfx950"}),
         (["sm90_xmma_gemm_bf16bf16_bf16f32"], {"sm_90"}),
         (["nvjet_tst_64x64_64x16_2x1_v_bz_TNN"], {"sm_90", "sm_100"}),

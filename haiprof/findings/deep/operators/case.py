@@ -112,14 +112,19 @@ class Operator:
         return round(each * int(self.row["calls"]))
 
     @property
+    def saving_if_fused(self) -> int:
+        """What all its calls can save at most if they became part of longer kernels, ns."""
+        ideals = self.limits.ideals(self.cost, tensor_cores=self.tensor_cores, most=False)
+        each = max(self.mean - min(ideals, default=0.0), 0.0)
+        return round(each * int(self.row["calls"]))
+
+    @property
     def tiny(self) -> bool:
         """Whether it is too small to tell anything from its time.
 
         On a device that is not known, so is all that ought to be shorter than the shortest kernels.
         """
-        ideals = self.limits.ideals(self.cost, tensor_cores=self.tensor_cores, most=True)
-        short = bool(ideals) and max(ideals) < LATENCY
-        return short and (self.limits.name is None or self.mean < _TINY * LATENCY)
+        return self.negligible and (self.limits.name is None or self.mean < _TINY * LATENCY)
 
     def below(self, threshold: float) -> bool:
         """Say whether it is certain to have stayed below a share of what its device allows."""
@@ -151,6 +156,12 @@ class Operator:
         """Whether its blocks leave most multiprocessors without work."""
         count, there = self.blocks, self.limits.multiprocessors
         return count is not None and there is not None and count < FILLED * there
+
+    @property
+    def negligible(self) -> bool:
+        """Whether it is certain that a call could end within the time of the shortest kernels."""
+        ideals = self.limits.ideals(self.cost, tensor_cores=self.tensor_cores, most=True)
+        return bool(ideals) and max(ideals) < LATENCY
 
     @property
     def structural(self) -> bool:
@@ -224,7 +235,11 @@ Rule: TypeAlias = Callable[[Operator], Problem | None]
 def operators_of(linked: Linked, gpus: Sequence[Gpu]) -> list[Operator]:
     """Return the operators of a trace whose cost is known, the longest on the device first."""
     found = operators(linked, gpus)
-    names = [*texts_in(linked.activities["name"])[0], *found["operator"].drop_nulls().unique()]
+    names = [
+        *texts_in(linked.activities["name"])[0],
+        *found["operator"].drop_nulls().unique(),
+        *(name for name in texts_in(linked.ops["name"])[0] if name.startswith("hip")),
+    ]
     limits = {
         device: Limits.of(gpus, device, names) for device in found["device"].unique().to_list()
     }

@@ -73,7 +73,7 @@ def problem_of(each: Operator) -> Problem | None:
 
 def _by_problem(every: Sequence[Operator]) -> Iterator[list[tuple[Operator, Problem]]]:
     """Operators with the same problem: of one name, or of several that belong together."""
-    together = attention.unfused(every)
+    together = [*attention.unfused(every), *memory.small(every)]
     yield from together
     taken = {id(each) for group in together for each, _ in group}
     groups: dict[tuple[str, str], list[tuple[Operator, Problem]]] = defaultdict(list)

@@ -28,6 +28,7 @@ from haiprof.runs import Gpu
 from haiprof.views.trace.linking.ancestors import climb
 from haiprof.views.trace.linking.captured import captured
 from haiprof.views.trace.linking.linked import Linked
+from haiprof.views.trace.linking.names import one_of
 from haiprof.views.trace.roofline.device import LATENCY, Peaks, device_peaks
 from haiprof.views.trace.roofline.formulas import known
 from haiprof.views.trace.roofline.formulas.call import Call
@@ -151,9 +152,8 @@ def _groups(linked: Linked) -> pl.DataFrame:
     if not len(rows):
         return pl.DataFrame(schema=SCHEMA)
     ran = linked.activities.select(
-        pl.col("name").alias("kernel"), "duration", "device", "tensor_core", "copy_kind",
-        (pl.col("grid_x").cast(pl.Int64) * pl.col("grid_y") * pl.col("grid_z")).alias("blocks"),
-    )[rows]  # fmt: skip
+        pl.col("name").alias("kernel"), "duration", "device", "tensor_core", "copy_kind"
+    )[rows].with_columns(_blocks(linked, rows))
     operator = _operators(linked)[rows]
     in_graph, replay = _replays(linked, rows)
     launched = ran.with_columns(pl.Series("row", operator), in_graph, replay)
@@ -191,9 +191,11 @@ def _groups(linked: Linked) -> pl.DataFrame:
     )  # fmt: skip
 
 
+#: These calls of HIP take a grid of threads, not of blocks.
+_OF_THREADS: Final = ("hipExtModuleLaunchKernel", "hipHccModuleLaunchKernel")
 _OWN: Final = (
-    "operator", "shapes", "types", "inputs", "device", "graph", "calls", "kernels", "kernel", "blocks",
-    "tensor_core", "device_time", "share",
+    "operator", "shapes", "types", "inputs", "device", "graph", "calls", "kernels", "kernel",
+    "blocks", "tensor_core", "device_time", "share",
 )  # fmt: skip
 
 
@@ -212,6 +214,26 @@ def _operators(linked: Linked) -> npt.NDArray[np.int32]:
     innermost = climb(linked.parent, launcher, is_op)
     counted = np.where(replayed, np.int32(-1), counted)
     return np.where(counted >= 0, counted, innermost)
+
+
+def _blocks(linked: Linked, rows: npt.NDArray[np.intp]) -> pl.Series:
+    """Return how many blocks the grid of each activity has."""
+    grid, block = (
+        pl.col(f"{of}_x").cast(pl.Int64) * pl.col(f"{of}_y") * pl.col(f"{of}_z")
+        for of in ("grid", "block")
+    )
+    axes = [f"{of}_{axis}" for of in ("grid", "block") for axis in "xyz"]
+    threads = np.append(one_of(linked.ops["name"], _OF_THREADS), False)[linked.runtime[rows]]
+    return (
+        linked.activities.select(axes)[rows]
+        .select(
+            pl.when(pl.Series(threads) & (block > 0))
+            .then(grid // block)
+            .otherwise(grid)
+            .alias("blocks")
+        )
+        .to_series()
+    )
 
 
 def _replays(linked: Linked, rows: npt.NDArray[np.intp]) -> tuple[pl.Series, pl.Series]:

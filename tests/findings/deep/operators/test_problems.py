@@ -199,6 +199,18 @@ def test_attention_in_separate_kernels_is_one_problem() -> None:
     assert finding.saves_ns == pytest.approx(4_000_000 - computing, rel=1e-3)
 
 
+def test_operators_that_are_too_small_are_one_problem() -> None:
+    small = [op("aten::add", [[n, 64], [n, 64], []], ADD, 3, calls=20) for n in (8, 16, 32)]
+    (finding,) = found(small, [H100])
+    assert finding.kind == "small_operators"
+    assert finding.problem.startswith("60 calls")
+    # All but what moving the data takes.
+    moved = sum(3 * 4 * 64 * n for n in (8, 16, 32)) / 3350e9 * 1e9
+    assert finding.saves_ns == pytest.approx(60 * 3000 - 20 * moved, rel=1e-3)
+    # Beside much other work they are not.
+    assert found([*small, mm(8192, 8192, 8192, 1588)], [H100]) == []
+
+
 def test_the_same_in_other_shapes_is_one_finding() -> None:
     operators = [
         op("aten::add", [[n, 8192], [n, 8192], []], ADD, n / 12) for n in (8192, 6144, 4096)

@@ -159,6 +159,23 @@ def test_a_copy_from_the_host_is_of_no_device_memory() -> None:
     assert row["bound"] is None
 
 
+def test_a_grid_of_threads_has_fewer_blocks() -> None:
+    def row(call: str) -> int | None:
+        spans = spans_of(
+            [
+                {"start": 0, "duration": 90, "name": "aten::mm", **MM},
+                {"start": 10, "duration": 5, "category": "runtime", "name": call, "correlation": 1},
+            ]
+        )
+        sides = {"grid_x": 1024, "grid_y": 4, "grid_z": 1, "block_x": 256, "block_y": 1}
+        ran = {"start": 20, "duration": 9, "correlation": 1, **sides, "block_z": 1}
+        blocks: int | None = operators(link(spans, kernels_of([ran])))["blocks"][0]
+        return blocks
+
+    assert row("hipLaunchKernel") == 4096
+    assert row("hipExtModuleLaunchKernel") == 16
+
+
 def test_devices_have_their_own_peaks() -> None:
     gpus = [H100, Gpu("", "AMD Instinct MI300X", 1, "", None, 304)]
     linked = trace(*((MM, [{"duration": 2_000_000, "device": n}]) for n in range(3)))

@@ -164,6 +164,9 @@ FORMULAS: Final[Mapping[str, Formula]] = {
     ),
     "flash_attn::_flash_attn_forward": _attention(_FLASH_ATTN),
     "flash_attn::_flash_attn_backward": _attention(_FLASH_ATTN_BACKWARD),
+    "flash_attn::_flash_attn_varlen_forward": _attention(
+        _FLASH_ATTN._replace(packed=3, causal=9, window=10)
+    ),
     "aiter::_flash_attn_forward": _attention(_FLASH_ATTN),
     "aiter::mha_fwd": _attention(_FLASH_ATTN),
     "aiter::fmha_v3_fwd": _attention(_FLASH_ATTN),

@@ -386,6 +386,7 @@ FORMULAS: Final[Mapping[str, Formula]] = {
     ),
     **dict.fromkeys(("aten::rms_norm", "aten::_fused_rms_norm"), _norm(3, 2)),
     "_C::rms_norm": _norm(3, 2, source=1),
+    "vllm::rocm_aiter_rms_norm": _norm(3, 1),
     "_C::fused_add_rms_norm": _add_and_norm,
     # The gradient of the input takes as much again as the forward pass, those of the weight and
     # the bias two and one operations more.
