@@ -30,8 +30,9 @@ MEMORY: Final = 0.6
 #: precision, where power limits the clock.
 COMPUTE: Final = {"fp64": 0.5, "fp32": 0.5, "tf32": 0.5, "fp16": 0.4, "bf16": 0.4, "fp8": 0.4}
 #: The same for attention: FlashAttention-2 reaches 35 % on H100 (Shah et al., FlashAttention-3,
-#: 2024), and half to three quarters on A100; in the backward pass less.
+#: 2024), and half to three quarters on A100; in the backward pass 25 to 30 % on H100.
 ATTENTION: Final = 0.3
+ATTENTION_BACKWARD: Final = 0.2
 #: An operator that ought to be shorter than the shortest kernel is only looked at if it takes this
 #: many times as long: launching and ramping up explain the rest.
 _TINY: Final = 5
@@ -136,7 +137,9 @@ class Operator:
         """Whether it is certain to be inefficient: see :data:`MEMORY` and :data:`COMPUTE`."""
         if self.bound == "memory":
             return self.below(MEMORY)
-        limit = ATTENTION if self.cost.kind == "attention" else COMPUTE.get(self.cost.type or "")
+        limit = COMPUTE.get(self.cost.type or "")
+        if self.cost.kind == "attention":
+            limit = ATTENTION_BACKWARD if self.cost.sizes["backward"] else ATTENTION
         # Where either can bound it, the stricter threshold makes the claim certain.
         return limit is not None and self.below(min(limit, MEMORY))
 

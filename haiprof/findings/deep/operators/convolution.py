@@ -91,10 +91,12 @@ def _pointwise(each: Operator) -> Problem | None:
 def _slow_convolution(each: Operator) -> Problem | None:
     if not each.slow:
         return None
+    s = each.cost.sizes
+    dilated = f", dilated by {s['dilation']}," if s.get("dilation", 1) > 1 else ""
     return Problem(
         "slow_convolution",
-        f"a convolution of {each.cost.sizes['channels_in']} by {each.cost.sizes['channels_out']} "
-        f"channels in {each.cost.type} reaches {each.reached}",
+        f"a convolution of {s['channels_in']} by {s['channels_out']} channels and {s['taps']} "
+        f"taps{dilated} in {each.cost.type} reaches {each.reached}",
         "use channels_last and half precision (torch.autocast), and let the library choose the "
         "kernel (torch.backends.cudnn.benchmark=True)",
     )

@@ -45,9 +45,11 @@ def _skinny(each: Operator) -> Problem | None:
     sides = {"M": s["m"], "N": s["n"], "K": s["k"]}
     shortest = min(sides, key=lambda side: sides[side])
     if max(sides.values()) < _SKINNY * sides[shortest]:
+        little = "is too little to fill the device"
+        moving = f"computes only {each.intensity} FLOP per byte, so that memory bounds it"
         return Problem(
             "small_gemm",
-            f"multiplying {_shape(each)} is too little to fill the device",
+            f"multiplying {_shape(each)} {little if each.negligible else moving}",
             "compute several in one (bmm, grouped GEMM), fuse what follows into the same kernel "
             "(torch.compile), or use CUDA graphs",
         )

@@ -15,7 +15,7 @@ from haiprof.views.trace.roofline.device import LATENCY
 
 #: Small operators are a problem together from this share of the device's time and these calls on.
 _MUCH: Final = 0.25
-_CALLS: Final = 20
+_CALLS: Final = 10
 #: One that takes longer has another problem, ns.
 _SHORT: Final = 10_000
 #: A kernel of torch for operands that are strided or broadcast, one element at a time.

@@ -47,10 +47,12 @@ def mm(m: int, k: int, n: int, us: float, *, of: str = BF16, **more: Any) -> Op:
     return op("aten::mm", [[m, k], [k, n]], [of] * 2, us, **more)
 
 
-def conv(source: list[int], weight: list[int], us: float, groups: int = 1, **more: Any) -> Op:
-    padding = (weight[2] - 1) // 2
-    values = ["", "", "", "[1, 1]", f"[{padding}, {padding}]", "[1, 1]", "False", "[0, 0]",
-              str(groups)]  # fmt: skip
+def conv(
+    source: list[int], weight: list[int], us: float, groups: int = 1, dilation: int = 1, **more: Any
+) -> Op:  # fmt: skip
+    padding = dilation * (weight[2] - 1) // 2
+    values = ["", "", "", "[1, 1]", f"[{padding}, {padding}]", f"[{dilation}, {dilation}]",
+              "False", "[0, 0]", str(groups)]  # fmt: skip
     return op("aten::convolution", [source, weight], [BF16] * 2, us, values=values, **more)
 
 
@@ -133,6 +135,8 @@ SLOW = [
     ("wave_quantization", [mm(4096, 4096, 4608, 500, blocks=140)], [H100], "2 times"),
     ("slow_gemm", [mm(8192, 8192, 8192, 5000)], [H100], "22 %"),
     ("small_gemm", [mm(64, 64, 64, 50)], [H100], "too little"),
+    ("small_gemm", [op("aten::bmm", [[4096, 64, 64], [4096, 64, 64]], [BF16] * 2, 90)], [H100],
+     "only 21 FLOP per byte"),
     ("grouped_convolution", [conv([8, 1024, 32, 32], [1024, 1, 3, 3], 100, groups=1024)],
      [H100], "depthwise"),
     ("grouped_convolution", [conv([8, 1024, 32, 32], [1024, 1, 3, 3], 400, groups=1024)],
@@ -147,6 +151,8 @@ SLOW = [
     ("pointwise_convolution", [conv([32, 1024, 28, 28], [1024, 1024, 1, 1], 300)], [H100],
      "25088"),
     ("slow_convolution", [conv([64, 256, 56, 56], [256, 256, 3, 3], 3000)], [H100], "256 by 256"),
+    ("slow_convolution", [conv([64, 256, 56, 56], [256, 256, 3, 3], 3000, dilation=4)], [H100],
+     "dilated by 4"),
     ("slow_attention", [flash(1, 32, 16384, 16384, 128, 40_000)], [H100], "16384 queries"),
     ("short_sequences", [flash(64, 16, 128, 128, 64, 100)], [H100], "sequences of 128"),
     ("decoding_attention", [flash(8, 32, 1, 8192, 128, 900)], [H100], "8192 keys"),

@@ -106,6 +106,15 @@ def conv(stride: str, padding: str, groups: str) -> list[str]:
         # 10 rows of 64 in bf16 are read and written, ten indices of 8 bytes are read.
         ("aten::embedding", [[1000, 64], [2, 5]], [BF16, "long int"], None, 0,
          2 * 2 * 640 + 80),
+        # Eight elements of four and as many indices are read, sums of them read and written.
+        (
+            "aten::scatter_add_", [[100], NONE, [8], [8]], ["float", "Scalar", "long int", "float"],
+            None, 8, 8 * 8 + 3 * 32,
+        ),
+        (
+            "aten::max", [[64, 32], NONE, NONE], ["float", "Scalar", "Scalar"],
+            ["", "1", "False"], 2048, 4 * (2048 + 64),
+        ),
         # Lists have no type; the kernel names it.
         (
             "aten::_foreach_add_", [[[10], [20]], [[10], [20]], NONE],

@@ -78,7 +78,7 @@ def _forward(places: _Places) -> Formula:
             size(source, weight, bias, result),
             "matrix",
             source.type,
-            _sizes(source, weight, result, groups),
+            {**_sizes(source, weight, result, groups), "dilation": max(dilation)},
         )
 
     return cost

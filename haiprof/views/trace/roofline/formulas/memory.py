@@ -291,6 +291,19 @@ def _reduction(dims: int, work: int = 1, out: str | None = None, alone: int = 2)
     return cost
 
 
+_REDUCTIONS: Final = {
+    **dict.fromkeys(("aten::sum", "aten::mean", "aten::prod"), _reduction(1)),
+    **{
+        f"aten::{name}": _reduction(1, alone=1)
+        for name in ("amax", "amin", "max", "min", "any", "all")
+    },
+    **{f"aten::{name}": _reduction(1, out="int64", alone=1) for name in ("argmax", "argmin")},
+    **{f"aten::{name}": _reduction(1, 4) for name in ("var", "std", "var_mean", "std_mean")},
+    **dict.fromkeys(("aten::linalg_vector_norm", "aten::norm"), _reduction(2, 2)),
+    "aten::logsumexp": _reduction(1, 3, alone=1),
+}
+
+
 # -- look-up -------------------------------------------------------------------------------------
 
 
@@ -340,6 +353,15 @@ def _gather(call: Call) -> Cost | None:
     read = min(source.elements, index.elements)
     moved = total(size(index, result, Tensor((read,), source.type)))
     return _cost(LOOKUP, 0, moved, source)
+
+
+def _add_at(call: Call) -> Cost | None:
+    """Add ``source`` to the places of the first input that ``index`` names, each at most once."""
+    to, index, source = call.tensor(0), call.tensor(2), call.tensor(3)
+    if to is None or index is None or source is None:
+        return None
+    touched = Tensor((min(to.elements, source.elements),), to.type)
+    return _cost(LOOKUP, source.elements, size(index, source, touched, touched), to)
 
 
 FORMULAS: Final[Mapping[str, Formula]] = {
@@ -406,27 +428,14 @@ FORMULAS: Final[Mapping[str, Formula]] = {
     **dict.fromkeys(
         ("aten::_softmax_backward_data", "aten::_log_softmax_backward_data"), _softmax_backward
     ),
-    "aten::sum": _reduction(1),
-    "aten::mean": _reduction(1),
-    "aten::amax": _reduction(1, alone=1),
-    "aten::amin": _reduction(1, alone=1),
-    "aten::argmax": _reduction(1, out="int64", alone=1),
-    "aten::argmin": _reduction(1, out="int64", alone=1),
-    "aten::linalg_vector_norm": _reduction(2, 2),
+    **_REDUCTIONS,
     "aten::cumsum": _elementwise(1),
     "aten::embedding": _embedding,
     "aten::embedding_dense_backward": _embedding_backward,
     "aten::index_select": _index_select,
     "aten::gather": _gather,
+    # (self, dim, index, source, …): rows of the result are read and written where others are added.
+    **_and_in_place(("scatter_add", "index_add"), _add_at),
 }  # fmt: skip
 #: Of these, inputs that are not tensors matter, too.
-OF_VALUES: Final = frozenset(
-    {
-        *(
-            f"aten::{name}"
-            for name in ("sum", "mean", "amax", "amin", "argmax", "argmin", "linalg_vector_norm")
-        ),
-        "aten::embedding_dense_backward",
-        "aten::index_select",
-    }
-)
+OF_VALUES: Final = frozenset({*_REDUCTIONS, "aten::embedding_dense_backward", "aten::index_select"})
