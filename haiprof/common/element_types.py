@@ -21,7 +21,7 @@ _NAMES: Final = {
 
 def short(name: object) -> str | None:
     """Return a type's short name: ``bf16`` for ``c10::BFloat16``; None for what is no type."""
-    plain = str(name).removeprefix("torch.").removeprefix("c10::").lower()
+    plain = str(name).removeprefix("torch.").removeprefix("c10::").lower().removeprefix("dt_")
     if plain.startswith("float8"):
         return "fp8"
     found = _NAMES.get(plain, plain)

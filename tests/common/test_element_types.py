@@ -22,6 +22,7 @@ from haiprof.common.element_types import element_bytes, short
         ("signed char", "int8", 1),
         ("c10::Float8_e4m3fnuz", "fp8", 1),
         ("c10::complex<float>", "complex64", 8),
+        ("DT_BF16", "bf16", 2),
         ("bool", "bool", 1),
         ("bf16", "bf16", 2),
         ("Scalar", None, None),

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from real_data import DATA, need
 from trace_frames import kernels_of, spans_of
 
@@ -17,6 +19,9 @@ from haiprof.findings.deep.operators.problems import operator_problems
 from haiprof.findings.deep.recommendation import Finding
 from haiprof.runs import Gpu
 from haiprof.views.trace.linking.linked import link
+from haiprof.views.trace.roofline.device import Peaks
+from haiprof.views.trace.roofline.formulas import known
+from haiprof.views.trace.roofline.formulas.call import Call
 
 H100 = Gpu("", "NVIDIA H100 80GB HBM3", 0, "", None, 132)
 MI300X = Gpu("", "AMD Instinct MI300X", 0, "", None, 304)
@@ -124,6 +129,51 @@ HEALTHY = [
 @pytest.mark.parametrize(("operators", "gpus"), HEALTHY, ids=range(len(HEALTHY)))
 def test_operators_that_are_well_are_not_named(operators: list[Op], gpus: list[Gpu]) -> None:
     assert found(operators, gpus) == []
+
+
+SIDES = st.sampled_from([512, 1024, 3072, 4096, 8192])
+
+
+@st.composite
+def large(draw: st.DrawFn) -> Op:
+    """An operator of any kind that is large enough for its device."""
+    n, m, k = (draw(SIDES) for _ in range(3))
+    return draw(
+        st.sampled_from(
+            [
+                mm(n, k, m, 1),
+                conv([32, n, 28, 28], [m, n, 3, 3], 1),
+                conv([128, n, 28, 28], [n, 1, 3, 3], 1, groups=n),
+                flash(4, 16, n, m, 128, 1),
+                moe(n, 8, 2, 1),
+                op("aten::mul", [[n, m, 8], [n, m, 8]], [BF16] * 2, 1),
+                op("aten::native_layer_norm", [[n, m], [], [m], [m]], [BF16, "", BF16, BF16], 1),
+                op("aten::_softmax", [[n, m], [], []], ["float", "", ""], 1),
+                op("aten::sum", [[n, m, 8]], [BF16], 1),
+            ]
+        )
+    )
+
+
+@given(
+    st.lists(large(), min_size=1, max_size=3), st.floats(0.62, 1), st.sampled_from([H100, MI300X])
+)
+def test_whatever_is_near_the_roofline_is_well(
+    operators: list[Op], efficiency: float, gpu: Gpu
+) -> None:
+    for each in operators:
+        span = each["span"]
+        cost = known.cost(
+            Call.recorded(span["name"], span["shapes"], span["types"], span["inputs"])
+        )
+        assert cost is not None
+        # Experts of which all weights are read.
+        ideal, _ = Peaks.of(gpu).ideal(cost, tensor_cores=False, most=True)
+        assert ideal is not None
+        each["kernel"]["duration"] = int(max(ideal, 2_000) / efficiency)
+    kinds = {finding.kind for finding in found(operators, [gpu])}
+    # Several that are too small for the device are one problem, however fast they are.
+    assert kinds <= {"small_operators"}
 
 
 SLOW = [
