@@ -64,9 +64,9 @@ def unfused(every: Sequence[Operator]) -> list[list[tuple[Operator, Problem]]]:
     one that uses them, and what else is done to them one by one.
     """
     groups = []
-    for softmax in every:
-        shape = _first_shape(softmax)
-        if softmax.cost.kind != "softmax" or len(shape) < 3:
+    softmaxes = [each for each in every if each.cost.kind == "softmax"]
+    for shape in dict.fromkeys(_first_shape(each) for each in softmaxes):
+        if len(shape) < 3:
             continue
         *heads, queries, keys = shape
         scores = {"batch": math.prod(heads), "m": queries}

@@ -60,10 +60,10 @@ def _bandwidth(each: Operator) -> Problem | None:
 def small(every: Sequence[Operator]) -> list[list[tuple[Operator, Problem]]]:
     """Return the operators of each device that are too small for it, if they take much of its time.
 
-    Each is as fast as any kernel is, so none is a problem by itself.
+    Each is nearly as fast as a kernel can be, so none is a problem by itself.
     """
     groups = []
-    for device in {each.row["device"] for each in every}:
+    for device in dict.fromkeys(each.row["device"] for each in every):
         mine = [
             each
             for each in every

@@ -69,7 +69,8 @@ def operators(linked: Linked, gpus: Sequence[Gpu] = ()) -> pl.DataFrame:
 
     Columns: ``operator`` (null for what no operator launched), ``kind`` (``gemm``,
     ``convolution``, ``attention``, ``normalisation``, ``softmax``, ``elementwise``,
-    ``reduction``, ``embedding``, ``experts``, :data:`TRANSFER`; null without a formula),
+    ``reduction``, ``embedding``, ``experts``, :data:`TRANSFER`; null without a formula or the
+    inputs for it),
     ``shapes``, ``types`` and ``inputs`` (as recorded; the last only where the formula needs it),
     ``device``, ``graph`` (replayed from a CUDA graph), ``calls``,
     ``kernels`` (that they launched), ``kernel`` (the one with most time) and its ``blocks`` and
@@ -161,7 +162,8 @@ def _groups(linked: Linked) -> pl.DataFrame:
     by_kernel = keyed.group_by(*_KEY, "kernel", "blocks", "copy_kind").agg(
         pl.col("duration").sum(), pl.len(), pl.col("tensor_core").any()
     )
-    longest = by_kernel.sort("duration", "blocks", descending=True, nulls_last=True)
+    text = pl.col("kernel").cast(pl.String)
+    longest = by_kernel.sort("duration", "blocks", text, descending=True, nulls_last=True)
     groups = longest.group_by(_KEY, maintain_order=True).agg(
         pl.col("len").sum().alias("kernels"),
         pl.col("kernel").first(),

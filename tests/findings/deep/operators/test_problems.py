@@ -253,6 +253,10 @@ def test_attention_in_separate_kernels_is_one_problem() -> None:
     # All but what the two products compute.
     computing = 2 * 2 * 96 * 2048 * 2048 * 64 / 989.4e12 * 1e9
     assert finding.saves_ns == pytest.approx(4_000_000 - computing, rel=1e-3)
+    # The same in another type is part of it, not another.
+    again = op("aten::_softmax", [scores, [], []], ["float", "Scalar", "Scalar"], 2000)
+    (both,) = found([*operators, again], [H100])
+    assert both.saves_ns == pytest.approx(6_000_000 - computing, rel=1e-3)
 
 
 def test_operators_that_are_too_small_are_one_problem() -> None:
