@@ -16,6 +16,7 @@ from haiprof import schema
 from haiprof.answers import kept_overview, packed
 from haiprof.answers.linked_traces import Links, link_of
 from haiprof.findings.deep import recommendation, rules
+from haiprof.findings.deep.operators.problems import operator_problems
 from haiprof.runs import Process
 from haiprof.sources import tables
 from haiprof.sources.arrow_memory import give_back
@@ -115,10 +116,7 @@ def path_of(linked: Linked, step: int | None, inside: str | None) -> path_view.C
 
 def findings_of(process: Process, links: Links | None) -> list[recommendation.Finding]:
     """Return what to change about the job, from one trace."""
-    devices = [
-        rules.Device(g.name, g.memory_bytes, g.capability, g.device, g.multiprocessors)
-        for g in process.gpus
-    ]
+    devices = [rules.Device(g.name, g.memory_bytes, g.capability, g.device) for g in process.gpus]
     backend = process.trace.distributed.get("backend") if process.trace else None
     # "nccl", or one for each kind of device: "cpu:gloo,cuda:nccl".
     backends = [word.rpartition(":")[2] for word in str(backend or "").split(",") if word]
@@ -127,4 +125,5 @@ def findings_of(process: Process, links: Links | None) -> list[recommendation.Fi
     give_back()
     if process.trace is None and not linked.stepped and linked.activities.height:
         return []
-    return rules.recommendations(linked, peaks, devices, list(dict.fromkeys(backends)))
+    found = rules.recommendations(linked, peaks, devices, list(dict.fromkeys(backends)))
+    return found + list(operator_problems(linked, process.gpus))

@@ -20,9 +20,7 @@ import polars as pl
 from haiprof.common.numbers import milliseconds, percent, size
 from haiprof.findings.deep import idle_gaps as idle
 from haiprof.findings.deep.code_line import line
-from haiprof.findings.deep.operators.problems import operator_problems
 from haiprof.findings.deep.recommendation import Finding
-from haiprof.runs import Gpu
 from haiprof.views.intervals import covered, merge, subtract
 from haiprof.views.trace.linking.host_roles import OPTIMIZING
 from haiprof.views.trace.linking.linked import BUSY, Linked, enclosing
@@ -74,7 +72,6 @@ class Device:
     capability: tuple[int, int] | None
     #: Its CUDA ordinal, if that is not its index in the list.
     ordinal: int | None = None
-    multiprocessors: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -417,14 +414,6 @@ def tensor_cores(case: Case) -> Iterator[Finding]:
         )
 
 
-def gpus(devices: Sequence[Device]) -> list[Gpu]:
-    """Return the same GPUs as views know them."""
-    return [
-        Gpu("", each.name, each.ordinal, "", each.memory_bytes, each.multiprocessors)
-        for each in devices
-    ]
-
-
 def peaks(allocations: pl.DataFrame) -> pl.DataFrame:
     """Return one row per device that is equivalent to all of its :data:`ALLOCATIONS`."""
     return (
@@ -493,7 +482,6 @@ RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     tensor_cores,
     memory,
     data_parallel,
-    lambda case: operator_problems(case.linked, gpus(case.devices), case.stepped),
 )
 
 

@@ -35,14 +35,14 @@ _RULES: Final[Mapping[str, Sequence[Rule]]] = {
 }
 
 
-def operator_problems(linked: Linked, gpus: Sequence[Gpu], stepped: int) -> Iterator[Finding]:
+def operator_problems(linked: Linked, gpus: Sequence[Gpu]) -> Iterator[Finding]:
     """Yield what makes operators slow on the device, those that can save most first.
 
     Args:
         linked: the trace.
         gpus: of the process.
-        stepped: the time of all recorded steps, ns.
     """
+    stepped = int((linked.steps["end"] - linked.steps["start"]).sum())
     ranked = []
     for group in _by_problem(operators_of(linked, gpus)):
         saving = sum(_saving(*pair) for pair in group)

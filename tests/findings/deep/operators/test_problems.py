@@ -86,7 +86,7 @@ def found(operators: list[Op], gpus: list[Gpu]) -> list[Finding]:
             kernels.append({"start": at + 60, "correlation": correlation, **each["kernel"]})
             at += 100 + each["kernel"]["duration"]
     linked = link(spans_of(spans), kernels_of(kernels))
-    return list(operator_problems(linked, gpus, at))
+    return list(operator_problems(linked, gpus))
 
 
 ADD = ["float", "float", "Scalar"]
