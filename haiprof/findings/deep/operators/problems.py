@@ -22,6 +22,7 @@ from haiprof.findings.deep.operators.case import Operator, Problem, Rule, operat
 from haiprof.findings.deep.recommendation import Finding
 from haiprof.runs import Gpu
 from haiprof.views.trace.linking.linked import Linked
+from haiprof.views.trace.roofline.operators import counted
 
 #: What operators with the same problem must be able to save of their device's time.
 WORTH: Final = 0.05
@@ -52,6 +53,7 @@ def operator_problems(linked: Linked, gpus: Sequence[Gpu]) -> Iterator[Finding]:
     for saving, group in ranked[:_MOST]:
         worst, found = max(group, key=lambda pair: _saving(*pair))
         others = f"; the same for {len(group) - 1} more" if len(group) > 1 else ""
+        step, code = _where(linked, worst)
         yield Finding(
             found.kind,
             found.problem,
@@ -59,9 +61,9 @@ def operator_problems(linked: Linked, gpus: Sequence[Gpu]) -> Iterator[Finding]:
             f"{worst.evidence()}{others}",
             saving,
             saving / stepped if stepped else None,
-            None,
+            step,
             worst.name,
-            _where(linked, worst),
+            code,
         )
 
 
@@ -93,11 +95,27 @@ def _busy(each: Operator) -> float:
     return float(each.row["device_time"]) / share if share else 0.0
 
 
-def _where(linked: Linked, each: Operator) -> str | None:
-    """The line of code that made the first of the calls."""
+def _where(linked: Linked, each: Operator) -> tuple[int | None, str | None]:
+    """The step in which an operator took longest, and the line of code of its longest call."""
     names, shapes = (linked.ops[name] for name in ("name", "shapes"))
     same = (names == each.name) & shapes.eq_missing(
         pl.Series([each.row["shapes"]], dtype=pl.String).cast(shapes.dtype)
     )
-    rows = np.flatnonzero(same.fill_null(False).to_numpy())
-    return line(linked, int(rows[0])) if len(rows) else None
+    chosen = same.fill_null(False).to_numpy()
+    ran = (
+        linked.activities.select("step", "duration")
+        .with_columns(pl.Series("row", counted(linked)))
+        .filter(pl.Series(np.append(chosen, False)[counted(linked)]) & pl.Series(linked.busy))
+    )
+    if not ran.height:
+        return None, None
+    longest = _longest(ran, "row")
+    step = _longest(ran, "step") if linked.stepped else None
+    return step, None if longest is None else line(linked, longest)
+
+
+def _longest(ran: pl.DataFrame, by: str) -> int | None:
+    """The value of a column whose rows have most time, of several the first."""
+    sums = ran.group_by(by).agg(pl.col("duration").sum())
+    longest = sums.sort("duration", by, descending=[True, False], nulls_last=True)[by][0]
+    return None if longest is None else int(longest)

@@ -155,7 +155,7 @@ def _groups(linked: Linked) -> pl.DataFrame:
     ran = linked.activities.select(
         pl.col("name").alias("kernel"), "duration", "device", "tensor_core", "copy_kind"
     )[rows].with_columns(_blocks(linked, rows))
-    operator = _operators(linked)[rows]
+    operator = counted(linked)[rows]
     in_graph, replay = _replays(linked, rows)
     launched = ran.with_columns(pl.Series("row", operator), in_graph, replay)
     keyed = launched.join(_calls(linked, operator), on="row", how="left", maintain_order="left")
@@ -201,8 +201,12 @@ _OWN: Final = (
 )  # fmt: skip
 
 
-def _operators(linked: Linked) -> npt.NDArray[np.int32]:
-    """For each activity the operator that it counts for, or -1."""
+def counted(linked: Linked) -> npt.NDArray[np.int32]:
+    """Return for each activity the operator that it counts for, a row of ``ops``; or -1."""
+    return linked.once(_counted)
+
+
+def _counted(linked: Linked) -> npt.NDArray[np.int32]:
     number, texts = linked.named
     names = texts.cast(pl.String).to_list()
     has = np.array([known.formula(name) is not None for name in names], np.bool_)
@@ -210,12 +214,11 @@ def _operators(linked: Linked) -> npt.NDArray[np.int32]:
     launcher = linked.activities["op"].cast(pl.Int32).fill_null(-1).to_numpy()
     put_in = captured(linked)
     launcher = np.where(put_in >= 0, put_in, launcher)
-    counted = climb(linked.parent, launcher, has[number] & is_op)
+    known_one = climb(linked.parent, launcher, has[number] & is_op)
     # What replays a graph has other inputs than its kernels.
     replayed = linked.activities["graph"].is_not_null().to_numpy() & (put_in < 0)
     innermost = climb(linked.parent, launcher, is_op)
-    counted = np.where(replayed, np.int32(-1), counted)
-    return np.where(counted >= 0, counted, innermost)
+    return np.where((known_one >= 0) & ~replayed, known_one, innermost)
 
 
 def _blocks(linked: Linked, rows: npt.NDArray[np.intp]) -> pl.Series:

@@ -281,6 +281,25 @@ def test_the_same_in_other_shapes_is_one_finding() -> None:
     assert (finding.saves_ns or 0) > 2 * (found(slowest, [H100])[0].saves_ns or 0)
 
 
+def test_a_problem_is_of_the_step_and_the_call_that_took_longest() -> None:
+    spans: list[dict[str, Any]] = []
+    kernels = []
+    add = op("aten::add", [[8192, 8192], [8192, 8192], []], ADD, 0)["span"]
+    for step, us in enumerate((600, 900, 700)):
+        begin = step * 1_000_000
+        spans += [
+            {"start": begin, "duration": 990_000, "category": "step", "step": step,
+             "name": f"ProfilerStep#{step}"},
+            {"start": begin + 10, "duration": 50, **add, "stack": f"train.py({step}): step"},
+            {"start": begin + 20, "duration": 10, "category": "runtime",
+             "name": "cudaLaunchKernel", "correlation": step + 1},
+        ]  # fmt: skip
+        kernels.append({"start": begin + 70, "duration": us * 1000, "correlation": step + 1})
+    linked = link(spans_of(spans), kernels_of(kernels))
+    (finding,) = operator_problems(linked, [H100])
+    assert (finding.step, finding.stack) == (1, "train.py(1): step")
+
+
 #: The operator problem that each file is named after -> what says so.
 LABELLED = {
     "conv_01_large_spatial_small_ch": "few_channels",
