@@ -155,6 +155,12 @@ def test_experts_have_a_least_and_a_most_of_weights() -> None:
     rest = 2 * 2 * 16 * 4096 + 4 * 32
     assert (found.bytes, found.most_bytes) == (2 * 2 * one + rest, 2 * 32 * one + rest)
     assert (found.sizes["experts"], found.sizes["rows"]) == (64, 32)
+    # The same in 4 bits.
+    halves = [[16, 4096], [64, 22016, 2048], [64, 4096, 5504], [16, 2]]
+    types = [BF16, "unsigned char", "unsigned char", "float"]
+    packed = cost("vllm::rocm_aiter_fused_moe", halves, types)
+    assert packed is not None
+    assert (packed.flops, packed.bytes, packed.type) == (found.flops, one + rest, "fp4")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@
 A feed-forward network with gate takes 2·rows·(2·I·H + H·I) operations for ``rows`` = tokens · k,
 hidden size H and intermediate size I (vLLM's ``fused_moe``: ``w1`` is (E, 2·I, H), ``w2`` is (E, H,
 I); without gate, ``w1`` is (E, I, H)). Which experts are chosen only values say: at least k, at
-most ``rows`` or all of them have their weights read.
+most ``rows`` or all of them have their weights read. Weights of 4 bits lie two in a byte, so that
+their last dimension is half as long.
 
 Tests: tests/views/trace/roofline/test_formulas.py.
 """
@@ -29,6 +30,9 @@ def cost(call: Call) -> Cost | None:
     if [len(shape) for shape in shapes] != [2, 3, 3, 2]:
         return None
     (count, hidden), (experts, wide, hidden_in), (_, hidden_out, inner), (of, k) = shapes
+    packed = hidden == 2 * hidden_in and first.type == second.type == "uint8"
+    if packed:
+        hidden_in, inner = 2 * hidden_in, 2 * inner
     fits = hidden == hidden_in == hidden_out and second.shape[0] == experts and of == count
     if not fits or wide not in (inner, 2 * inner) or not 0 < k <= experts:
         return None
@@ -49,7 +53,7 @@ def cost(call: Call) -> Cost | None:
         2 * rows * hidden * (wide + inner),
         moved[0],
         "matrix",
-        first.type,
+        "fp4" if packed else first.type,
         {"experts": experts, "rows": rows, "tokens": count, "chosen": k, "k": hidden, "n": wide},
         most_bytes=moved[1],
     )
