@@ -26,6 +26,7 @@ _NAMES: Final = {
     "softmax": "a softmax",
     "reduction": "a reduction",
     "embedding": "a look-up",
+    "pooling": "pooling or resizing",
 }
 
 

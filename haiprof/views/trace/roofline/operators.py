@@ -69,10 +69,9 @@ def operators(linked: Linked, gpus: Sequence[Gpu] = ()) -> pl.DataFrame:
 
     Columns: ``operator`` (null for what no operator launched), ``kind`` (``gemm``,
     ``convolution``, ``attention``, ``normalisation``, ``softmax``, ``elementwise``,
-    ``reduction``, ``embedding``, ``experts``, :data:`TRANSFER`; null without a formula or the
-    inputs for it),
-    ``shapes``, ``types`` and ``inputs`` (as recorded; the last only where the formula needs it),
-    ``device``, ``graph`` (replayed from a CUDA graph), ``calls``,
+    ``reduction``, ``embedding``, ``pooling``, ``experts``, :data:`TRANSFER`; null without a formula
+    or the inputs for it), ``shapes``, ``types`` and ``inputs`` (as recorded; the last only where
+    the formula needs it), ``device``, ``graph`` (replayed from a CUDA graph), ``calls``,
     ``kernels`` (that they launched), ``kernel`` (the one with most time) and its ``blocks`` and
     ``tensor_core``, ``device_time`` (ns of all calls) and its ``share`` of the device's; of one
     call ``flops`` and ``bytes``, ``intensity`` (FLOP/B); ``flops_per_s`` and ``bytes_per_s``

@@ -115,6 +115,20 @@ def conv(stride: str, padding: str, groups: str) -> list[str]:
             "aten::max", [[64, 32], NONE, NONE], ["float", "Scalar", "Scalar"],
             ["", "1", "False"], 2048, 4 * (2048 + 64),
         ),
+        # 3·3 taps for each of 4·6·6 outputs, whose places take eight bytes.
+        (
+            "aten::max_pool2d_with_indices", [[1, 4, 12, 12], NONE, NONE, NONE, NONE, NONE],
+            ["float", *[""] * 5], ["", "[3, 3]", "[2, 2]", "[1, 1]", "[1, 1]", "False"],
+            9 * 144, 4 * 576 + 12 * 144,
+        ),
+        (
+            "aten::upsample_bilinear2d", [[2, 3, 8, 8], NONE, NONE], [BF16, "", ""],
+            ["", "[16, 16]", "False"], 11 * 1536, 2 * (384 + 1536),
+        ),
+        (
+            "aten::_adaptive_avg_pool2d", [[2, 512, 7, 7], NONE], ["float", ""], ["", "[1, 1]"],
+            2 * 512 * 49, 4 * (2 * 512 * 49 + 1024),
+        ),
         # Lists have no type; the kernel names it.
         (
             "aten::_foreach_add_", [[[10], [20]], [[10], [20]], NONE],

@@ -14,6 +14,7 @@ from haiprof.views.trace.roofline.formulas import (
     experts,
     gemm,
     memory,
+    pooling,
 )
 from haiprof.views.trace.roofline.formulas.call import Call, Cost, Formula, fits
 
@@ -22,6 +23,7 @@ _FORMULAS: Final = {
     **convolution.FORMULAS,
     **attention.FORMULAS,
     **memory.FORMULAS,
+    **pooling.FORMULAS,
 }
 
 
@@ -51,6 +53,7 @@ _OF_VALUES: Final = frozenset(
     {
         *convolution.FORMULAS,
         *attention.FORMULAS,
+        *pooling.FORMULAS,
         *(name for name in memory.FORMULAS if name in memory.OF_VALUES),
         "aten::_scaled_mm",
     }
