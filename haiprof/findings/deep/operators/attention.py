@@ -6,7 +6,7 @@ Tests: tests/findings/deep/operators/test_problems.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from haiprof.findings.deep.operators.case import UNIT_ROWS, Operator, Problem, Rule, by
@@ -23,7 +23,7 @@ def _decoding(each: Operator) -> Problem | None:
         return None
     return Problem(
         "decoding_attention",
-        f"attention of {s['queries']} queries to {s['keys']} keys reads them for hardly any "
+        f"attention of {_queries(s)} to {s['keys']} keys reads them for hardly any "
         "computing, and reaches a small part of the memory's bandwidth",
         "divide the keys among blocks (flash decoding), decode larger batches, share keys and "
         "values among heads (GQA), or store them in fewer bits",
@@ -50,11 +50,15 @@ def _slow_attention(each: Operator) -> Problem | None:
     s = each.cost.sizes
     return Problem(
         "slow_attention",
-        f"attention of {s['queries']} queries to {s['keys']} keys, {s['heads']} heads of "
+        f"attention of {_queries(s)} to {s['keys']} keys, {s['heads']} heads of "
         f"{s['depth']}, reaches {each.reached}",
         "use a faster backend: torch.nn.attention.sdpa_kernel (cuDNN or FlashAttention on "
         "NVIDIA), FlashAttention-3 on Hopper, CK or AITER on AMD; head dimensions of 64 or 128",
     )
+
+
+def _queries(sizes: Mapping[str, int]) -> str:
+    return "one query" if sizes["queries"] == 1 else f"{sizes['queries']} queries"
 
 
 def unfused(every: Sequence[Operator]) -> list[list[tuple[Operator, Problem]]]:

@@ -72,8 +72,8 @@ def _alignment(each: Operator) -> Problem | None:
         return None
     return Problem(
         "misaligned_gemm",
-        f"multiplying {_shape(each)}, {' and '.join(odd)} is no multiple of {_ALIGNED // size} "
-        "elements, which the fast kernels need",
+        f"multiplying {_shape(each)} has {' and '.join(odd)}: the fast kernels need multiples of "
+        f"{_ALIGNED // size}",
         f"pad to a multiple of {_ALIGNED // size} (better 64): a vocabulary or a hidden size, for "
         "example",
     )
