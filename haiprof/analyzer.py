@@ -311,6 +311,7 @@ class Analyzer:
     annotations = _of_traces(TraceAnswers.annotations)
     bandwidth = _of_traces(TraceAnswers.bandwidth)
     kernel_kinds = _of_traces(TraceAnswers.kernel_kinds)
+    roofline = _of_traces(TraceAnswers.roofline)
     step_trace = _of_traces(TraceAnswers.step_trace)
     op_statistics = _of_traces(TraceAnswers.op_statistics)
     hardware_counters = _of_traces(TraceAnswers.hardware_counters)
@@ -401,10 +402,11 @@ class Analyzer:
     ) -> pl.DataFrame:
         """Return operators or kernels that are called more or less often, or longer, in ``after``.
 
-        See :func:`haiprof.views.trace.differences.differences`.
+        Of ``calls``, paths of modules, ranges and operators, with the kernels of either run, which
+        may be of different devices. See :func:`haiprof.views.trace.differences.differences`.
 
         Raises:
-            HaiprofError: the runs have no rank in common, or ``of`` is neither.
+            HaiprofError: the runs have no rank in common, or ``of`` is none of these.
 
         Example:
             >>> trace.differences(trace, rank=0).columns[4:8]

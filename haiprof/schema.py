@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MAJOR: Final = 1
-MINOR: Final = 3
+MINOR: Final = 4
 
 #: Arrow schema metadata keys.
 KEY_FORMAT: Final = "haiprof.format"
@@ -90,6 +90,7 @@ SPANS: Final = Table(
         ("python_id", "uint32", "of a Python function's call", True),
         ("python_parent", "uint32", "python_id of the call that made this one", True),
         ("module", "uint32", "which nn.Module the call is of", True),
+        ("inputs", "text", "JSON array: value of each input that is no tensor, as a text", True),
     ),
 )
 

@@ -183,6 +183,7 @@ GROUPS: Mapping[str, Mapping[str, Read]] = {
         "forward_thread": of(count, "/Fwd thread id", "/Fwd thread ID"),
         "shapes": of(as_json, "/Input Dims", "/Input dims"),
         "types": of(as_json, "/Input type", "/Input types", "/Input Types"),
+        "inputs": of(as_json, "/Concrete Inputs"),
         "stack": of(text, "/Call stack"),
         "python_id": of(count, "/Python id"),
         "python_parent": of(count, "/Python parent id"),

@@ -268,6 +268,7 @@ class _Reading:
             "forward_thread": _unsigned(args.get("Fwd thread id")),
             "shapes": _json(args.get("Input Dims", args.get("Input dims"))),
             "types": _json(args.get("Input type")),
+            "inputs": _json(args.get("Concrete Inputs")),
             "stack": args.get("Call stack"),
             "python_id": _unsigned(args.get("Python id")),
             "python_parent": _unsigned(args.get("Python parent id")),

@@ -92,6 +92,14 @@ class DistributedFrames(NamedTuple):
     collectives: pl.DataFrame
 
 
+class RooflineFrames(NamedTuple):
+    """Frames of :mod:`haiprof.views.trace.roofline`, of all ranks."""
+
+    operators: pl.DataFrame
+    gemms: pl.DataFrame
+    collectives: pl.DataFrame
+
+
 class TraceAnswers:
     """Answers from a deep trace, for one rank or all.
 
@@ -477,6 +485,29 @@ class TraceAnswers:
             rank, functools.partial(kernel_breakdown.by_kind, drop_last_step=drop_last_step)
         )
 
+    def roofline(self, rank: int | None = None) -> RooflineFrames:
+        """Return operators against what their device can do: FLOPs, bytes, efficiency, bound.
+
+        Three frames: ``operators``, the multiplications of matrices among them (``gemms``) by
+        shape, and ``collectives`` by size. See
+        :func:`haiprof.views.trace.roofline.operators.operators`,
+        :func:`haiprof.views.trace.roofline.gemms.gemms` and
+        :func:`haiprof.views.trace.roofline.collectives.collectives`.
+
+        Example:
+            >>> trace.roofline(rank=0).operators.select("operator", "kind", "flops").row(0)
+            ('aten::mm', 'gemm', 128)
+        """
+        deep = self._in_detail(rank)
+        work = functools.partial(one_trace.roofline_of, links=deep._ranks.links)
+        results = list(deep._ranks.map(work, deep._ranks.jobs(rank)))
+        return RooflineFrames(
+            *(
+                stacked((process, frames[i]) for process, frames in results)
+                for i in range(len(RooflineFrames._fields))
+            )
+        )
+
     def step_trace(self, rank: int | None = None) -> pl.DataFrame:
         """Return what each step did on the device: forward and backward, refresh, interval.
 
@@ -682,10 +713,11 @@ class TraceAnswers:
     ) -> pl.DataFrame:
         """Return operators or kernels that are called more or less often, or longer, in ``after``.
 
-        See :func:`haiprof.views.trace.differences.differences`.
+        Of ``calls``, paths of modules, ranges and operators, with the kernels of either run, which
+        may be of different devices. See :func:`haiprof.views.trace.differences.differences`.
 
         Raises:
-            HaiprofError: the runs have no rank in common, or ``of`` is neither.
+            HaiprofError: the runs have no rank in common, or ``of`` is none of these.
         """
         asked.one_of("of", of, differences.OF)
         return stacked(

@@ -17,6 +17,7 @@ from haiprof.answers import kept_overview, packed
 from haiprof.answers.linked_traces import Links, link_of
 from haiprof.findings.deep import device_rules, recommendation, rules
 from haiprof.findings.deep.case import Case, Device
+from haiprof.findings.deep.operators.problems import operator_problems
 from haiprof.runs import Process
 from haiprof.sources import tables
 from haiprof.sources.arrow_memory import give_back
@@ -29,6 +30,7 @@ from haiprof.views.trace.critical_path.window import Window
 from haiprof.views.trace.idle_causes import frames
 from haiprof.views.trace.idle_causes.causes import Intervals
 from haiprof.views.trace.linking.linked import Linked
+from haiprof.views.trace.roofline import collectives, gemms, operators
 
 
 def _allocations(process: Process, columns: Sequence[str] | None = None) -> pl.DataFrame:
@@ -103,6 +105,16 @@ def memory_of(
         memory.operators(records),
         peak.peaks,
         peak.holders,
+    )
+
+
+def roofline_of(process: Process, links: Links | None) -> tuple[pl.DataFrame, ...]:
+    """Return the three frames of the roofline: operators, multiplications, collectives."""
+    found = operators.operators(link_of(process, links), process.gpus)
+    return (
+        found,
+        gemms.gemms(found, process.gpus),
+        collectives.collectives(communications_of(process, links)),
     )
 
 
@@ -193,4 +205,4 @@ def losses_of(
     idle = frames.summed_by_device(linked, case.whole_idle)
     if process.trace is None and not linked.stepped and linked.activities.height:
         return [], idle
-    return rules.of_case(case), idle
+    return rules.of_case(case) + list(operator_problems(linked, process.gpus)), idle

@@ -261,6 +261,7 @@ class _File:
                     number("Fwd thread id", "forward_thread"),
                     member("Input Dims", as_json(rows["shapes"])),
                     member("Input type", as_json(rows["types"])),
+                    member("Concrete Inputs", as_json(rows["inputs"])),
                     member("Call stack", quoted(rows["stack"])),
                     number("Python id", "python_id"),
                     number("Python parent id", "python_parent"),

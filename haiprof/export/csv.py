@@ -66,6 +66,7 @@ VIEWS: dict[str, View] = {
     "sequences": lambda run: run.sequences(),
     "step_trace": lambda run: run.step_trace(),
     "op_statistics": lambda run: run.op_statistics(),
+    "roofline": lambda run: run.roofline(),
     "critical_path": lambda run: _paths(run),
     "what_if": lambda run: run.what_if(),
     "pipeline": lambda run: run.pipeline(),

@@ -49,7 +49,8 @@ _PIECE: Final = 1 << 18
 #: The largest pid and thread id that a trace can contain.
 _MOST_ID: Final = 2**31 - 1
 _SPANS: Final = (
-    "step", "correlation", "external", "sequence", "shapes", "types", "stack", "attributes",
+    "step", "correlation", "external", "sequence", "shapes", "types", "inputs", "stack",
+    "attributes",
 )  # fmt: skip
 _KERNELS: Final = tuple(
     c.name for c in schema.KERNELS.columns if c.name not in ("start", "duration", "kind", "name")

@@ -32,6 +32,8 @@ _REASONS: Final[Mapping[str, Mapping[str, str]]] = {
         "spans[counters]": "recorded without CUPTI's counters: give torch.profiler.profile "
         "experimental_config=_ExperimentalConfig(profiler_metrics=[...])",
         "spans.shapes": "recorded without record_shapes=True",
+        "spans.types": "recorded without record_shapes=True",
+        "spans.inputs": "recorded before torch 2.1, or without record_shapes=True",
         "spans.stack": "recorded without with_stack=True, or by a torch that writes Python's "
         "functions instead",
         "spans.module": "recorded without with_stack=True, or nothing called an nn.Module",

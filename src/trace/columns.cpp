@@ -19,6 +19,7 @@ constexpr Field kSpans[] = {
     {"forward_thread", Kind::count, Member::forward_thread},
     {"shapes", Kind::json, Member::shapes},
     {"types", Kind::json, Member::types},
+    {"inputs", Kind::json, Member::inputs},
     {"stack", Kind::text, Member::stack},
     {"python_id", Kind::count, Member::python_id},
     {"python_parent", Kind::count, Member::python_parent},

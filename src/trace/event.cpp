@@ -30,6 +30,7 @@ constexpr Name kOfArguments[] = {
     {"Input type", Member::types},
     {"Input types", Member::types},
     {"Input Types", Member::types},
+    {"Concrete Inputs", Member::inputs},
     {"Call stack", Member::stack},
     {"Python id", Member::python_id},
     {"Python parent id", Member::python_parent},

@@ -29,6 +29,7 @@ enum class Member : std::uint8_t {
   forward_thread,
   shapes,
   types,
+  inputs,
   stack,
   python_id,
   python_parent,

@@ -50,6 +50,7 @@ SHOWN = {
     "sequences": ("Sequences of kernels", "sequences of kernels"),
     "step_trace": ("Steps on the GPU", "steps on a GPU"),
     "op_statistics": ("Units that operators ran on", "units that operators ran on"),
+    "roofline": ("Roofline", "FLOPs and bytes of operators"),
     "critical_path": ("What it consists of", "a critical path"),
     "what_if": ("What less work would save", "a critical path"),
     "recommendations": ("What would save time", ""),
@@ -166,6 +167,41 @@ def test_tables_have_the_numbers_of_their_views_with_units() -> None:
     assert all(text.endswith(("GB/s", "MB/s")) for text in column(table, "bus bandwidth"))
     late = run.stragglers()
     assert column(grid(sections, "Stragglers"), "rank") == list(map(str, late["rank"]))
+
+
+def test_operators_are_shown_beside_what_the_device_can_do(tmp_path: Path) -> None:
+    document = traces.small(None)
+    for event in document["traceEvents"]:
+        if event["name"] == "aten::mm":
+            event["args"] |= {
+                "Input Dims": [[4096, 2048], [2048, 8192]],
+                "Input type": ["c10::BFloat16", "c10::BFloat16"],
+            }
+        elif event["name"] == "gemm":
+            event["dur"], event["name"] = 300, "nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_NNT"
+            event["args"]["grid"] = [66, 1, 1]
+    document["deviceProperties"] = [{"id": 0, "name": "NVIDIA H100 80GB HBM3", "numSms": 132}]
+    run = Analyzer(traces.write(tmp_path / "w.pt.trace.json", document))
+    sections = deep.show(run)
+    # 2 · 4096 · 2048 · 8192 operations in 300 µs, of 989.4 TFLOP/s.
+    roofline, products = (
+        grid(sections, title) for title in ("Roofline", "Multiplications of matrices")
+    )
+    assert column(roofline, "operator") == ["aten::mm"]
+    assert column(roofline, "TFLOP/s") == ["458"]
+    assert column(roofline, "of the peak") == column(roofline, "efficiency") == ["46 %"]
+    assert column(roofline, "bound by") == ["compute"]
+    shape = [column(products, name) for name in ("m", "n", "k", "type", "calls")]
+    assert shape == [["4096"], ["8192"], ["2048"], ["bf16"], ["2"]]
+    assert column(products, "waves") == ["0.5"]
+    (section,) = [each for each in sections if roofline in each.grids]
+    assert section.lines == [
+        "What operators compute and move is known for 100 % of the device's time."
+    ]
+    document["deviceProperties"] = []
+    unnamed = Analyzer(traces.write(tmp_path / "unnamed" / "w.pt.trace.json", document))
+    (line,) = next(each.lines for each in deep.show(unnamed) if "can do" in each.title)
+    assert line.endswith("their efficiency is not either.")
 
 
 def test_a_bar_of_each_rank_is_its_average_step() -> None:

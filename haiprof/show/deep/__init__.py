@@ -13,6 +13,7 @@ from haiprof.show.deep import (
     modules,
     operators,
     path,
+    roofline,
     unknown,
     why,
 )
@@ -36,6 +37,7 @@ def show(analyzer: Analyzer) -> list[Section]:
         communication.section(analyzer, one),
         path.section(analyzer, one),
         operators.section(analyzer, one),
+        roofline.section(analyzer, one),
         kernels.section(analyzer, one),
         launches.section(analyzer, one),
         modules.section(analyzer, one),

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from haiprof.common.element_types import element_bytes
 from haiprof.sources.kineto import words
 from haiprof.sources.kineto.columns import (
     NO_NUMBER,
@@ -128,7 +129,7 @@ def _arguments(
     rows = picked_or_none(collectives or {}, which)
     elements = rows.get("elements_in")
     if elements is not None and "type" in rows:
-        sizes = texts.spread(rows["type"], words.element_bytes, 0, np.int64)
+        sizes = texts.spread(rows["type"], element_bytes, 0, np.int64)
         known = (elements != NO_NUMBER) & (rows["type"] != NO_CODE)
         total = np.where(known & (sizes > 0), elements * sizes, NO_NUMBER)
         bytes_in = np.where(known, total, bytes_in)

@@ -149,7 +149,7 @@ class Rows:
             **counts(spans, "spans", "forward_thread", "python_id", "python_parent", "module"),
         }
         for name, column in (
-            ("shapes", "shapes"), ("types", "types"), ("stack", "stack"),
+            ("shapes", "shapes"), ("types", "types"), ("inputs", "inputs"), ("stack", "stack"),
             ("attributes", "arguments"),
         ):  # fmt: skip
             if column in spans:

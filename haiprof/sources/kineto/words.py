@@ -10,6 +10,8 @@ import math
 import re
 from typing import Any, Final
 
+from haiprof.common.element_types import element_bytes
+
 #: Categories of events on the host -> ``spans.category``.
 HOST: Final = {
     "cpu_op": "op",
@@ -89,26 +91,6 @@ _COPY_OF_HIP: Final = {
 _COLLECTIVE: Final = re.compile(
     r"(?:nccl|gloo|mpi|ucc|xccl|hccl):(?P<op>.+)|c10d::(?P<c10d>.+)|(?P<record>record_param_comms)"
 )
-#: Bytes of an element, by the names of torch and of C++, without their namespaces.
-_BYTES: Final = {
-    "float": 4,
-    "double": 8,
-    "int": 4,
-    "long": 8,
-    "long int": 8,
-    "short": 2,
-    "half": 2,
-    "bfloat16": 2,
-    "byte": 1,
-    "char": 1,
-    "signed char": 1,
-    "unsigned char": 1,
-    "bool": 1,
-    "complexfloat": 8,
-    "complexdouble": 16,
-    "float8_e4m3fn": 1,
-    "float8_e5m2": 1,
-}
 
 
 def step_of(name: str) -> int | None:
@@ -129,11 +111,6 @@ def collective_of(name: str) -> str | None:
     """Return the communication that a call of this name starts; None if it starts none."""
     found = _COLLECTIVE.fullmatch(name)
     return None if found is None else found["op"] or found["c10d"] or found["record"]
-
-
-def element_bytes(kind: object) -> int | None:
-    """Return the size of an element of this type, bytes."""
-    return _BYTES.get(str(kind).removeprefix("c10::").lower())
 
 
 def input_bytes(shapes: str, types: str) -> int | None:

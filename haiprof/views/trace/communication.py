@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from haiprof.common.element_types import element_bytes
 from haiprof.views.intervals import Index
 from haiprof.views.trace.linking import roles
 from haiprof.views.trace.linking.ancestors import climb
@@ -51,13 +52,6 @@ SCHEMA = {
     "activity": pl.UInt32(),
 }
 
-#: Bytes per element, by torch's names for the type in ``dtype`` and in ``Input type``.
-_SIZES = {
-    "float": 4, "double": 8, "half": 2, "bfloat16": 2, "int": 4, "long": 8, "long int": 8,
-    "short": 2, "byte": 1, "char": 1, "signed char": 1, "unsigned char": 1, "bool": 1,
-    "complexfloat": 8, "complexdouble": 16, "float8_e4m3fn": 1, "float8_e5m2": 1,
-    "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1,
-}  # fmt: skip
 _ACTIVITY = (
     "step", "start", "end", "device", "stream", "row", "runtime", "op", "name", "correlation",
 )  # fmt: skip
@@ -268,11 +262,12 @@ def _frame(
         linked.ops.select("shapes", "types")[np.maximum(call, 0)] if len(linked.start) else None
     )
     by_shape = _bytes(shapes, call) if shapes is not None else pl.Series([None] * len(call))
-    one = recorded["type"].str.to_lowercase().replace_strict(_SIZES, default=None)
+    types = recorded["type"].unique().drop_nulls().to_list()
+    one = _numbers(recorded["type"], {name: element_bytes(name) for name in types})
     columns = ran.with_columns(
         *(column.alias(name) for name, column in recorded.items()),
         known,
-        one.cast(pl.Int64).alias("one"),
+        one.alias("one"),
         by_shape.cast(pl.Int64).alias("by_shape"),
     )
     recorded_size = size(
@@ -316,7 +311,7 @@ def _bytes_of(shapes: str | None, types: str | None) -> int | None:
         return None
     total = None
     for shape, kind in zip(dims, kinds, strict=False):
-        one = _SIZES.get(str(kind).removeprefix("c10::").lower())
+        one = element_bytes(kind)
         elements = _elements(shape)
         if one is not None and elements is not None:
             total = (total or 0) + elements * one
@@ -344,6 +339,13 @@ def _texts(column: pl.Series, known: Mapping[str, str | None]) -> pl.Series:
         list(known), list(known.values()), default=None, return_dtype=pl.String()
     )
     return texts
+
+
+def _numbers(column: pl.Series, known: Mapping[str, int | None]) -> pl.Series:
+    numbers: pl.Series = column.replace_strict(
+        list(known), list(known.values()), default=None, return_dtype=pl.Int64()
+    )
+    return numbers
 
 
 def _first(*columns: pl.Series) -> pl.Series:

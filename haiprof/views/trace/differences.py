@@ -2,7 +2,8 @@
 
 The trace diff of HTA (``TraceDiff.compare_traces`` and ``ops_diff``): counts and total durations by
 name, and a word for the change of the count. It says nothing about noise; see
-:mod:`haiprof.views.trace.compare` for that.
+:mod:`haiprof.views.trace.compare` for that. Of ``calls``, trees are compared instead of names:
+:mod:`haiprof.views.trace.call_differences`.
 
 Times are int64 ns.
 """
@@ -14,6 +15,7 @@ from typing import Final, Literal, get_args
 
 import polars as pl
 
+from haiprof.views.trace.call_differences import call_differences
 from haiprof.views.trace.linking.linked import Linked
 
 SCHEMA: Final = {
@@ -27,7 +29,7 @@ SCHEMA: Final = {
     "change": pl.String(),
 }
 
-Of = Literal["operators", "kernels"]
+Of = Literal["operators", "kernels", "calls"]
 OF = get_args(Of)
 
 
@@ -49,10 +51,13 @@ def differences(
     Args:
         control: the trace before.
         test: the trace after.
-        of: ``operators`` (and nothing else of the host), or ``kernels`` (with copies and sets).
+        of: ``operators`` (and nothing else of the host), ``kernels`` (with copies and sets), or
+            ``calls``, which has other columns: those of :func:`call_differences`.
         control_steps: only these steps; by default everything, in a step or not.
         test_steps: the same for ``test``.
     """
+    if of == "calls":
+        return call_differences(control, test, control_steps=control_steps, test_steps=test_steps)
     both = _totals(control, of, control_steps, "control").join(
         _totals(test, of, test_steps, "test"),
         on="name",

@@ -46,6 +46,14 @@ WANTS: Final = (
     Want("kernels", _OP, "which operators launch them", KERNELS),
     Want("kernels", "kernels.blocks_per_sm", "blocks per SM", KERNELS),
     Want("kernels", "kernels.occupancy", "the estimated achieved occupancy", KERNELS),
+    Want("roofline", KERNELS, _ALL),
+    Want("roofline", _OP, "which operators launch kernels", KERNELS),
+    Want("roofline", "spans.shapes", "FLOPs, bytes and efficiency of operators", _OP),
+    Want("roofline", "spans.types", "bytes of operators, and which peak is theirs", "spans.shapes"),
+    Want(
+        "roofline", "spans.inputs", "FLOPs of convolutions and attention: stride, padding, causal",
+        "spans.shapes",
+    ),
     Want("memory", "allocations", _ALL),
     Want("memory", _OP, "who allocated", "allocations"),
     Want("modules", "spans.module", _ALL),
@@ -84,6 +92,7 @@ WANTS: Final = (
     Want("recommendations", "spans[step]", "of how many steps a problem is"),
     Want("recommendations", "allocations", "advice on memory"),
     Want("recommendations", "spans.stack", "the line of code of a problem", _OP),
+    Want("recommendations", "spans.shapes", "what makes operators slow on the device", _OP),
 )  # fmt: skip
 
 

@@ -443,8 +443,23 @@ def _by_python_id(
 def _launching(
     spans: pl.DataFrame, rank: npt.NDArray[np.uint8], kernels: pl.DataFrame
 ) -> npt.NDArray[np.int32]:
+    """For each activity the call that launched it, or -1.
+
+    By correlation. Files that have none may have an External id at a call and what it launched: it
+    counts if no other call has it.
+    """
     rows = np.flatnonzero(rank == CALLS.index("runtime"))
-    return looked_up(_unsigned(spans["correlation"])[rows], rows, _unsigned(kernels["correlation"]))
+    calls, launched = (_unsigned(frame["correlation"]) for frame in (spans, kernels))
+    runtime = looked_up(calls[rows], rows, launched)
+    lost = np.flatnonzero((runtime < 0) & (launched == 0))
+    rows = rows[calls[rows] == 0]
+    if len(lost) and len(rows):
+        ids = _unsigned(spans["external"])[rows]
+        _, which, count = np.unique(ids, return_inverse=True, return_counts=True)
+        alone = count[which] == 1
+        wanted = _unsigned(kernels["external"])[lost]
+        runtime[lost] = looked_up(ids[alone], rows[alone], wanted)
+    return runtime
 
 
 def _around(

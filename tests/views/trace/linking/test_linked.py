@@ -64,6 +64,30 @@ def test_without_the_launch_the_external_id_tells_the_op() -> None:
     assert trace.activities["runtime"].to_list() == [None, None, None]
 
 
+def test_without_correlations_the_external_id_tells_the_call() -> None:
+    trace = linked(
+        [
+            span("op", "conv", 0, 30),
+            span("runtime", "cudaLaunchKernel", 10, 15, external=100),
+            span("op", "mul", 40, 90),
+            span("runtime", "cudaLaunchKernel", 50, 55, external=101),
+            span("runtime", "cudaLaunchKernel", 60, 65, external=101),
+            span("runtime", "cudaLaunchKernel", 70, 75, external=102, correlation=1),
+        ],
+        [
+            kernel("a", 40, 50, external=100),
+            # Two calls have its id, or one that has a correlation: which launched it is not known.
+            kernel("b", 60, 70, external=101),
+            kernel("c", 80, 90, external=102),
+            kernel("d", 90, 95, external=103),
+            # What has a correlation goes by that alone.
+            kernel("e", 95, 99, external=100, correlation=7),
+        ],
+    )
+    assert named(trace, "runtime") == ["cudaLaunchKernel", None, None, None, None]
+    assert named(trace, "op") == ["conv", None, None, None, None]
+
+
 def test_a_launch_in_a_range_belongs_to_the_op_that_its_id_names() -> None:
     trace = linked(
         [

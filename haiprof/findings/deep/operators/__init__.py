@@ -1,0 +1,1 @@
+"""Operators that are slower than their device allows, and why."""

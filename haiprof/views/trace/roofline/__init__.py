@@ -1,0 +1,1 @@
+"""Operators, multiplications and collectives against what the device can do at most."""
