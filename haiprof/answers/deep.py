@@ -627,7 +627,7 @@ class TraceAnswers:
                 (copies and sets) or ``host`` (all that threads do, calls and the time between
                 launches). Without any of these three: the kinds of work on the critical path, and
                 its longest operators and kernels.
-            factor: their time times this; by default both 0.5 and 0.
+            factor: their time times this, from 0 to 1; by default both 0.5 and 0.
 
         Columns: ``step`` (null inside a range), ``what``, ``name``, ``factor``, ``before``,
         ``after`` and ``saving`` (ns), of each trace the largest saving first. See
@@ -646,8 +646,7 @@ class TraceAnswers:
         asked.texts("kernel", kernel)
         if kind is not None:
             asked.one_of("kind", kind, what_if_view.KINDS_OF_WORK)
-        if factor is not None:
-            asked.number("factor", factor)
+        asked.share("factor", factor)
         named = {"operator": operator, "kernel": kernel, "kind": kind}
         return paths.what_if(self._in_detail(rank)._ranks, rank, step, inside, named, factor)
 

@@ -88,6 +88,17 @@ def whole(argument: str, given: Any, least: int = 0) -> None:
         raise HaiprofError(f"{argument}={quoted(given)}: give a whole number from {least} on")
 
 
+def share(argument: str, given: object) -> None:
+    """Check that a number from 0 to 1 was given, or None.
+
+    Raises:
+        HaiprofError: it is not.
+    """
+    valid = isinstance(given, (int, float)) and not isinstance(given, bool) and 0 <= given <= 1
+    if given is not None and not valid:
+        raise HaiprofError(f"{argument}={quoted(given)}: give a number from 0 to 1")
+
+
 def number(argument: str, given: object, *, positive: bool = False) -> None:
     """Check that a number was given, with ``positive`` one that is finite and more than 0.
 

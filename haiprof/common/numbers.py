@@ -24,8 +24,10 @@ def size(count: float) -> str:
 
 
 def percent(share: float) -> str:
-    """Format a share of one: ``38 %``, and ``0.4 %`` when it is small."""
+    """Format a share of one: ``38 %``, ``0.4 %`` when it is small, at last ``under 0.001 %``."""
     value = share * 100
+    if 0 < value < 0.001:
+        return "under 0.001 %"
     return f"{value:.0f} %" if value >= 1 or value == 0 else f"{value:.1g} %"
 
 

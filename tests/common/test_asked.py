@@ -51,6 +51,14 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
     "path": [(3, "path"), (None, "path"), ("", "path"), ("a\0b", "path"), ("no/such", "no/such")],
     "after": [(None, "Analyzer of the later run"), ("run", "Analyzer of the later run")],
     "columns": [(["durations"], "did you mean 'duration'?"), ([3], "available:")],
+    "length": [(0, "from 1 on"), (1.5, "whole number"), ("x", "whole number")],
+    "question": [
+        ("drop table kernels", "SELECT or WITH"),
+        ("", "SELECT or WITH"),
+        (3, "a text"),
+    ],
+    "kernel": [(3, "a text")],
+    "factor": [(-1, "from 0 to 1"), (2, "from 0 to 1"), ("x", "0 to 1"), (math.nan, "0 to 1")],
     "keep": [({"names": ["x"]}, "did you mean 'name'?")],
 }
 #: What is on or off, an object of this library that was handed out before, or a function.
@@ -64,6 +72,8 @@ SPECIAL: dict[tuple[str, str], list[tuple[Any, str]]] = {
     ("device_spans", "category"): [("phse", "did you mean 'phase'?"), (3, "a list of texts")],
     ("device_spans", "name"): [("forwrd", "did you mean 'forward'?"), (3, "a list of texts")],
     ("spans", "name"): [("aten::mmm", "did you mean 'aten::mm'?"), (3, "a list of texts")],
+    ("idle", "by"): [("caus", "did you mean 'cause'?"), (3, "valid:")],
+    ("what_if", "kind"): [("comput", "did you mean 'computation'?"), (3, "valid:")],
     ("flames", "of"): [("pythn", "did you mean 'python'?"), (3, "valid:")],
 }
 

@@ -51,7 +51,7 @@ def test_only_what_could_be_known_is_missed() -> None:
 
 
 def test_every_view_of_a_deep_trace_says_what_it_wants() -> None:
-    views = {re.sub("_by_(shapes|launch|kernel)$", "", name) for name in csv.VIEWS}
+    views = {re.sub("_by_(shapes|launch|kernel|device)$", "", name) for name in csv.VIEWS}
     assert {want.view for want in requirements.WANTS} == views - NO_TRACES
     methods = {name for name in dir(TraceAnswers) if not name.startswith("_")} | {
         "steps",
