@@ -654,8 +654,9 @@ class TraceAnswers:
         """Return what to change about the job, the largest saving for a rank first.
 
         Columns: ``kind``, ``problem``, ``advice``, ``evidence``, ``saves_ns``, ``share`` (of the
-        recorded steps), ``step``, ``operator``, ``stack``, ``module``. What is waited for a late
-        rank is saved by the finding about that. See :mod:`haiprof.findings.deep.rules`.
+        recorded steps), ``step``, ``operator``, ``stack``, ``module``, ``step_saves_ns`` (of
+        ``step``, by a replay). What is waited for a late rank is saved by the finding about that.
+        See :mod:`haiprof.findings.deep.rules`.
 
         Example:
             >>> trace.recommendations(rank=0)["kind"].to_list()

@@ -205,4 +205,5 @@ def losses_of(
     idle = frames.summed_by_device(linked, case.whole_idle)
     if process.trace is None and not linked.stepped and linked.activities.height:
         return [], idle
-    return rules.of_case(case) + list(operator_problems(linked, process.gpus)), idle
+    problems = operator_problems(linked, process.gpus, case.shorter)
+    return rules.of_case(case) + list(problems), idle

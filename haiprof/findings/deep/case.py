@@ -10,15 +10,20 @@ import functools
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from haiprof.findings.deep.job import Job, job_of
 from haiprof.views.intervals import Times, covered, intersect, subtract
 from haiprof.views.trace import distributed
 from haiprof.views.trace.communication import communications
+from haiprof.views.trace.critical_path.path import window_of_step
+from haiprof.views.trace.critical_path.what_if import Replay, Work
 from haiprof.views.trace.idle_causes.causes import Idle, Intervals, in_steps, of_devices
 from haiprof.views.trace.linking.linked import Linked
 from haiprof.views.trace.overview import Overview, overview
+
+Mask = npt.NDArray[np.bool_]
 
 #: A smaller share of the steps is not worth a finding.
 WORTH = 0.02
@@ -121,14 +126,37 @@ class Case:
         number = self.linked.steps["step"][row]
         return int(number) if self.linked.stepped and number is not None else None
 
-    def saved(self, kind: str, lost: int) -> int:
+    def saved(self, lost: int) -> int:
         """Return the most that avoiding a loss could save of the recorded steps, ns.
 
-        It is an upper bound: other work may keep a step as long as it is. A model of what a step
-        waits for would give less, and would be asked here.
+        It is an upper bound: other work may keep a step as long as it is (:meth:`replayed`).
 
         Args:
-            kind: of the finding.
             lost: how long a device of the process, or the process, did nothing else than that.
         """
         return min(lost, self.stepped)
+
+    def replayed(self, lost: Times, work: Mask) -> int | None:
+        """Return by how much the step that lost most is shorter without activities, ns.
+
+        Args:
+            lost: what each step lost, which bounds it.
+            work: of each activity, whether it takes no time.
+
+        Returns:
+            None if no steps are marked.
+        """
+        row = int(lost.argmax())
+        step = self.step(row)
+        return None if step is None else min(self.shorter(step, work), int(lost[row]))
+
+    def shorter(self, step: int, work: Mask, factor: float = 0.0) -> int:
+        """Return by how much a step is shorter if activities take ``factor`` of their time, ns."""
+        replay = self._replays.get(step)
+        if replay is None:
+            replay = self._replays[step] = Replay(self.linked, window_of_step(self.linked, step))
+        return replay.before - replay.after(Work(activities=work), factor)
+
+    @functools.cached_property
+    def _replays(self) -> dict[int, Replay]:
+        return {}

@@ -55,10 +55,11 @@ def exposed_communication(case: Case) -> Iterator[Finding]:
         _advice(case, op) + (_UNSURE if unsure else ""),
         f"{milliseconds(lost)} of the {milliseconds(whole)} of communication are not hidden"
         f"{waiting}{kind}",
-        case.saved("exposed_communication", lost),
+        case.saved(lost),
         lost / case.stepped,
         case.step(int(each.argmax())),
         name,
+        step_saves_ns=case.replayed(each, case.linked.in_role("communication")),
     )
 
 
@@ -163,7 +164,7 @@ def _on_host(case: Case) -> Iterator[Finding]:
             )
             + (_UNSURE if unsure else ""),
             f"{milliseconds(lost)} of {milliseconds(case.stepped)} in the recorded steps",
-            case.saved("exposed_communication", lost),
+            case.saved(lost),
             share,
         )
 

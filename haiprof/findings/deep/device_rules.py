@@ -97,12 +97,13 @@ def slow_unit(case: Case) -> Iterator[Finding]:
         _ADVICE_RANDOM if random else _ADVICE_TYPES,
         f"{milliseconds(lost)} of {milliseconds(case.stepped)} in the recorded steps: "
         f"{names}{more}",
-        case.saved("slow_unit", lost),
+        case.saved(lost),
         lost / case.stepped,
         case.step(int(each.argmax())),
         kinds["op"][0] if row < 0 else outermost_name(case.linked, row),
         line(case.linked, row) if row >= 0 else None,
         module(case.linked, row) if row >= 0 else None,
+        case.replayed(each, on_cpu),
     )
 
 
@@ -138,12 +139,13 @@ def copies(case: Case) -> Iterator[Finding]:
         next((advice for way, advice in _COPIES.items() if way in str(kind)), _COPIES["DtoD"]),
         f"{milliseconds(lost)} of {milliseconds(case.stepped)} in the recorded steps; {kind} "
         f"{times(count)} in {milliseconds(took)}{amount}",
-        case.saved("copies", lost),
+        case.saved(lost),
         lost / case.stepped,
         case.step(int(each.argmax())),
         outermost_name(linked, row) if row >= 0 else mine["name"][0],
         line(linked, row) if row >= 0 else None,
         module(linked, row) if row >= 0 else None,
+        case.replayed(each, copying),
     )
 
 
@@ -192,12 +194,13 @@ def tensor_cores(case: Case) -> Iterator[Finding]:
         _precision(case, able[0]),
         f"{milliseconds(lost)} of {milliseconds(case.stepped)} in the recorded steps; no kernel "
         "uses tensor cores",
-        case.saved("tensor_cores", lost),
+        case.saved(lost),
         lost / case.stepped,
         case.step(int(each.argmax())),
         str(linked.ops["name"][row]) if row >= 0 else None,
         line(linked, row) if row >= 0 else None,
         module(linked, row) if row >= 0 else None,
+        case.replayed(each, mine),
     )
 
 

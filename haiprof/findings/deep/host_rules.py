@@ -78,7 +78,7 @@ def data_loading(case: Case) -> Iterator[Finding]:
             f"{percent(share)} of the steps is spent in the DataLoader",
             "give the DataLoader more workers (num_workers), or make its work cheaper",
             f"{milliseconds(time)} of {milliseconds(case.stepped)} in the recorded steps",
-            case.saved("data_loading", time),
+            case.saved(time),
             share,
         )
 

@@ -24,6 +24,9 @@ class Finding:
             if another finding saves it.
         share: of the time of the recorded steps; null if it is not a time.
         step: the recorded step in which it cost most.
+        step_saves_ns: how much shorter that step would be without the loss, by a replay of its
+            dependencies (:mod:`haiprof.views.trace.critical_path.what_if`), ns; null where no
+            activities are to blame, or no steps are marked.
         operator: name of the operator, kernel or call that it concerns.
         stack: the line of the user's code that called it, or the known frames.
         module: the ``nn.Module`` that called it.
@@ -39,6 +42,7 @@ class Finding:
     operator: str | None = None
     stack: str | None = None
     module: str | None = None
+    step_saves_ns: int | None = None
 
 
 SCHEMA = {
@@ -52,6 +56,7 @@ SCHEMA = {
     "operator": pl.String(),
     "stack": pl.String(),
     "module": pl.String(),
+    "step_saves_ns": pl.Int64(),
 }
 
 

@@ -117,7 +117,7 @@ def found(
         problem.format(share=percent(of.share)),
         advice,
         words,
-        case.saved(kind, of.time),
+        case.saved(of.time),
         of.share,
         case.step(largest(of.step, of.idle.length)),
         name,

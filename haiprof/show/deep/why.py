@@ -46,7 +46,7 @@ def sentences(found: pl.DataFrame) -> list[str]:
         where = f" ({row['stack']})" if row["stack"] else ""
         name = f", mostly in {readable_name(row['operator'])}" if row["operator"] else ""
         of = f"Rank {row['rank']}: " if row["rank"] is not None else ""
-        others = f"The same applies to {row['others']} more." if row["others"] else ""
+        others = f" The same applies to {row['others']} more." if row["others"] else ""
         line = f"{of}{row['problem']}{name}{where}: {row['advice']}.{others}"
         lines.append(line[0].upper() + line[1:])
     return lines or ["Nothing was found that would make the recorded steps shorter"]
@@ -67,11 +67,15 @@ def _found(found: pl.DataFrame) -> list[Grid]:
         pl.col("kind").str.replace_all("_", " ").alias("finding"),
         (pl.col("saves_ns") / NS_PER_MS).alias("max_saving_ms"),
         "step",
+        (pl.col("step_saves_ns") / NS_PER_MS).alias("step_saving_ms"),
         readable("operator"),
         pl.col("stack").alias("code"),
         "evidence",
     ]
-    note = "The most that each change could save of the recorded steps, the largest first."
+    note = (
+        "The most that each change could save of the recorded steps, the largest first; and how "
+        "much shorter the step is in a replay without it: less where something else is as slow."
+    )
     return table("What would save time", found, columns, note)
 
 

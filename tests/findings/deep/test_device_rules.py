@@ -91,6 +91,19 @@ def test_copies_that_nothing_hides(
     assert found.evidence.endswith("once in 500 µs, 1 MiB")
 
 
+@pytest.mark.parametrize(("waits", "saves"), [(True, 399), (False, 0)])
+def test_a_step_is_shorter_by_what_really_waited(waits: bool, saves: int) -> None:
+    """Without a wait, the host does not launch the second kernel sooner if nothing is copied."""
+    job = Job().busy(IDLE)
+    job.launch(BEGIN + 100, 70, "cudaMemcpyAsync")
+    job.ran(BEGIN + 200, BEGIN + 700, "Memcpy HtoD", kind="memcpy", correlation=70, stream=9)
+    if waits:
+        job.host("runtime", "cudaDeviceSynchronize", BEGIN + 110, BEGIN + 699)
+    found = next(each for each in job.findings() if each.kind == "copies")
+    assert (found.saves_ns, found.step) == (400 * US, SLOW)
+    assert found.step_saves_ns == saves * US
+
+
 def test_a_server_fills_the_memory_on_purpose() -> None:
     full = [of_memory(76 * 2**30)]
     assert [each.kind for each in Job(allocations=full).busy().findings()] == ["memory"]

@@ -10,10 +10,11 @@ name its device, a few properties of shapes are named anyway if memory bounds th
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from haiprof.findings.deep.code_line import line
@@ -23,6 +24,8 @@ from haiprof.findings.deep.recommendation import Finding
 from haiprof.runs import Gpu
 from haiprof.views.trace.linking.linked import Linked
 from haiprof.views.trace.roofline.operators import counted
+
+Shorter: TypeAlias = Callable[[int, npt.NDArray[np.bool_], float], int]
 
 #: What operators with the same problem must be able to save of their device's time.
 WORTH: Final = 0.05
@@ -36,12 +39,16 @@ _RULES: Final[Mapping[str, Sequence[Rule]]] = {
 }
 
 
-def operator_problems(linked: Linked, gpus: Sequence[Gpu]) -> Iterator[Finding]:
+def operator_problems(
+    linked: Linked, gpus: Sequence[Gpu], shorter: Shorter | None = None
+) -> Iterator[Finding]:
     """Yield what makes operators slow on the device, those that can save most first.
 
     Args:
         linked: the trace.
         gpus: of the process.
+        shorter: returns by how much a step (its number) is shorter if activities take this factor
+            of their time, ns.
     """
     stepped = int((linked.steps["end"] - linked.steps["start"]).sum())
     ranked = []
@@ -54,6 +61,11 @@ def operator_problems(linked: Linked, gpus: Sequence[Gpu]) -> Iterator[Finding]:
         worst, found = max(group, key=lambda pair: _saving(*pair))
         others = f"; the same for {len(group) - 1} more" if len(group) > 1 else ""
         step, code = _where(linked, worst)
+        replayed = None
+        if shorter is not None and step is not None:
+            took = sum(float(each.row["device_time"]) for each, _ in group)
+            work = np.logical_or.reduce([_ran(linked, each) for each, _ in group])
+            replayed = shorter(step, work, 1 - saving / took)
         yield Finding(
             found.kind,
             found.problem,
@@ -64,6 +76,7 @@ def operator_problems(linked: Linked, gpus: Sequence[Gpu]) -> Iterator[Finding]:
             step,
             worst.name,
             code,
+            step_saves_ns=replayed,
         )
 
 
@@ -97,21 +110,27 @@ def _busy(each: Operator) -> float:
 
 def _where(linked: Linked, each: Operator) -> tuple[int | None, str | None]:
     """The step in which an operator took longest, and the line of code of its longest call."""
-    names, shapes = (linked.ops[name] for name in ("name", "shapes"))
-    same = (names == each.name) & shapes.eq_missing(
-        pl.Series([each.row["shapes"]], dtype=pl.String).cast(shapes.dtype)
-    )
-    chosen = same.fill_null(False).to_numpy()
     ran = (
         linked.activities.select("step", "duration")
         .with_columns(pl.Series("row", counted(linked)))
-        .filter(pl.Series(np.append(chosen, False)[counted(linked)]) & pl.Series(linked.busy))
+        .filter(pl.Series(_ran(linked, each)))
     )
     if not ran.height:
         return None, None
     longest = _longest(ran, "row")
     step = _longest(ran, "step") if linked.stepped else None
     return step, None if longest is None else line(linked, longest)
+
+
+def _ran(linked: Linked, each: Operator) -> npt.NDArray[np.bool_]:
+    """Say of each activity whether it ran for an operator with these shapes."""
+    names, shapes = (linked.ops[name] for name in ("name", "shapes"))
+    same = (names == each.name) & shapes.eq_missing(
+        pl.Series([each.row["shapes"]], dtype=pl.String).cast(shapes.dtype)
+    )
+    chosen = np.append(same.fill_null(False).to_numpy(), False)
+    ran: npt.NDArray[np.bool_] = chosen[counted(linked)] & linked.busy
+    return ran
 
 
 def _longest(ran: pl.DataFrame, by: str) -> int | None:

@@ -30,6 +30,8 @@ class _Host:
         count = len(self.host.row)
         #: It had to wait for a device.
         self.waited = np.zeros(count, bool)
+        #: How long after that it came, ns.
+        self.after = np.zeros(count, np.int64)
         #: Its thread then waits for another one.
         self.handed = np.zeros(count, bool)
         #: Another thread made its own work again.
@@ -50,6 +52,7 @@ class _Host:
         found = edges.instant_before(thread[some], acts.end[of[some]]) + 1
         at[some] = np.clip(found, host.first[call[some]] + 1, host.last[call[some]])
         self.waited[at] = True
+        self.after[at] = np.maximum(host.time[at] - acts.end[of], 0)
         to = edges.instants[at]
         for kind, mine in ("sync", ~late & ~queue), ("queue", ~late & queue):
             lag = edges.time[to[mine]] - acts.end[of[mine]]
@@ -140,6 +143,9 @@ class _Host:
         least = np.where(working & ~handed, lasted, 0)
         if waited.any():
             usual = np.where(called, waits.shortest(linked)[inner], 0)
+            # Even the shortest of its name has waited: only what came after that is its own.
+            always = usual == (linked.end - linked.start)[inner]
+            usual = np.where(always, np.minimum(usual, self.after[after]), usual)
             least = np.where(waited, np.minimum(least, usual), least)
         known = np.where(called, KIND["host"], KIND["outside"])
         edges.add(

@@ -10,7 +10,8 @@ every instant comes as soon as the last of what it waits for has been. With edge
 work gives the measured times exactly. ``least`` is the whole duration of an activity, and all the
 time that a thread works; of a launch it is the call and the usual delay until a free stream begins;
 of a wait for a stream, an event or a device, the usual delay after its end; of a call that waited,
-the shortest of its name. "Usual" is the median of the window.
+the shortest of its name, and of that one what came after the wait. "Usual" is the median of the
+window.
 
 A host that runs ahead has launched the step's work before the device can begin it. How far ahead it
 is results from the steps before, and if they became shorter, too, it would fall back. So a step
