@@ -28,8 +28,6 @@ FULL_SCHEMA = {
     "calls": pl.UInt32(),
     "blocked": pl.Int64(),
 }
-#: A call that launches and takes less than this did not wait for room in the queue, ns.
-BLOCKED = 50_000
 
 
 def queue_length(linked: Linked, *, drop_last_step: bool = False) -> pl.DataFrame:
@@ -146,28 +144,3 @@ def full_queue(linked: Linked, *, full: int = FULL) -> pl.DataFrame:
         .select("device", "stream", "full", "ratio", "calls", "blocked")
         .sort("device", "stream")
     )
-
-
-def blocked_calls(linked: Linked, *, full: int = FULL) -> npt.NDArray[np.bool_]:
-    """Say of each span whether it is a launch that waited for room in its stream's full queue.
-
-    ``full``: a queue of this length or more is full.
-    """
-    mask = np.zeros(len(linked.start), np.bool_)
-    runtime, begun = linked.runtime, linked.activities["start"].to_numpy()
-    known = np.flatnonzero(worked(linked) & (runtime >= 0))
-    call = runtime[known]
-    slow = known[linked.end[call] - linked.start[call] >= BLOCKED]
-    if not len(slow):
-        return mask
-    mine = _first_of_launch(linked, known, call)
-    for device, stream in set(zip(linked.device[slow], linked.stream[slow], strict=True)):
-        there = mine[(linked.device[mine] == device) & (linked.stream[mine] == stream)]
-        if len(there) <= full:
-            continue
-        asked = slow[(linked.device[slow] == device) & (linked.stream[slow] == stream)]
-        instant = linked.start[runtime[asked]]
-        launched = np.searchsorted(np.sort(linked.start[runtime[there]]), instant, side="right")
-        waiting = launched - np.searchsorted(np.sort(begun[there]), instant, side="right")
-        mask[runtime[asked[waiting >= full]]] = True
-    return mask

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import polars as pl
 
 from haiprof.views.intervals import Index, Times
+from haiprof.views.trace import blocked_launches
 from haiprof.views.trace.critical_path import waits
 from haiprof.views.trace.critical_path.edges import ACTIVITY, KIND, Edges
 from haiprof.views.trace.critical_path.window import Activities, Bools
@@ -111,7 +112,7 @@ def _begin(edges: Edges, queued: Bools) -> None:
     _unlaunched(edges, np.flatnonzero(~known & ~cut), previous)
     # A call that a full queue blocks takes longer than the launch needs.
     if queued.any():
-        shortest = waits.shortest(edges.linked)[acts.call]
+        shortest = blocked_launches.shortest(edges.linked)[acts.call]
         works = np.where(queued, np.minimum(works, shortest), works)
     after = acts.start - acts.returned
     delay = _median(after, by_launch & prompt & (after >= 0)) or 0

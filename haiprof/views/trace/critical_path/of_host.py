@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from haiprof.views.intervals import Index
+from haiprof.views.trace import blocked_launches
 from haiprof.views.trace.critical_path import waits
 from haiprof.views.trace.critical_path.edges import ACTIVITY, KIND, Edges
 from haiprof.views.trace.critical_path.window import OP, RUNTIME, STEP, Bools
@@ -142,7 +143,7 @@ class _Host:
         working |= idle & ~self.started[after] & (lasted <= waits.PROMPT)
         least = np.where(working & ~handed, lasted, 0)
         if waited.any():
-            usual = np.where(called, waits.shortest(linked)[inner], 0)
+            usual = np.where(called, blocked_launches.shortest(linked)[inner], 0)
             # Even the shortest of its name has waited: only what came after that is its own.
             always = usual == (linked.end - linked.start)[inner]
             usual = np.where(always, np.minimum(usual, self.after[after]), usual)

@@ -21,9 +21,8 @@ until what it launched has ended.
   ``unexplained``.
 - ``sync``: from the return of a call that waited for the device (it synchronises, or is a copy that
   returned after its own activity had ended) to the last end that it waited for.
-- ``queue``: from the return of a call that launches and that a full queue blocked, to the end that
-  made room: a call of at least 20 µs, and five times as long as the shortest of its name, while
-  :data:`~haiprof.views.trace.critical_path.waits.FULL` launches of the stream had not begun.
+- ``queue``: from the return of a call that launches and that a full queue blocked
+  (:mod:`haiprof.views.trace.blocked_launches`), to the end that made room.
 - ``kernel``, ``communication``, ``memcpy``, ``memset``: an activity, to its begin.
 - ``stream``: from an activity's begin to the end of the previous one of its stream (or, in a CUDA
   graph, of the same launch), if that was after the launching call returned. Two of one stream may

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import polars as pl
 
 from haiprof.views.intervals import Index, Times, merge
+from haiprof.views.trace.blocked_launches import blocked
 from haiprof.views.trace.critical_path.window import RUNTIME, Activities, Bools, Host, lanes
 from haiprof.views.trace.linking.linked import Linked
 from haiprof.views.trace.linking.names import matching
@@ -25,11 +26,6 @@ TOLERANCE: Final = 10_000
 PROMPT: Final = 100_000
 #: So many activities that began before an instant are searched for one that still ran.
 _STREAMS: Final = 16
-#: A stream has a full queue only with at least this many launches that have not begun. CUDA's
-#: queues take 1024 commands, of which not all are activities.
-FULL: Final = 512
-#: A call that blocks lasts at least this long, in ns, and this many times the shortest of its name.
-_BLOCKS: Final = 20_000, 5
 
 _SYNCHRONIZES: Final = (
     r"^(cuda|hip|cu)(Device|Stream|Event|Ctx)Synchronize|^synchronize(Stream|Event)?$"
@@ -139,37 +135,18 @@ def _blocked(linked: Linked, acts: Activities, runtime: Bools) -> tuple[Index, I
     """Launching calls that waited until a full queue had room; the activity that made it."""
     known = np.flatnonzero(acts.call >= 0)
     known = known[runtime[acts.call[known]]]
-    lasted = acts.returned[known] - acts.launch[known]
-    long = known[
-        (lasted >= _BLOCKS[0]) & (lasted >= _BLOCKS[1] * shortest(linked)[acts.call[known]])
-    ]
+    long = known[blocked(linked)[acts.call[known]]]
     calls, found = [np.zeros(0, np.intp)], [np.zeros(0, np.intp)]
     for lane in np.unique(acts.lane[long]):
         mine = np.flatnonzero(acts.lane == lane)
         asked = long[acts.lane[long] == lane]
         ends = np.sort(acts.end[mine])
         by_end = mine[np.argsort(acts.end[mine], kind="stable")]
-        launched = np.searchsorted(np.sort(acts.launch[mine]), acts.returned[asked])
-        begun = np.searchsorted(np.sort(acts.start[mine]), acts.returned[asked], side="right")
         at = np.searchsorted(ends, acts.returned[asked], side="right") - 1
-        full = (launched - begun >= FULL) & (at >= 0)
-        full &= ends[at] > acts.launch[asked]
+        full = (at >= 0) & (ends[at] > acts.launch[asked])
         calls.append(acts.call[asked[full]])
         found.append(by_end[at[full]])
     return np.concatenate(calls), np.concatenate(found)
-
-
-def shortest(linked: Linked) -> Times:
-    """Return for each span of ``linked.ops`` how long the shortest of its name is, in ns."""
-    return linked.once(_shortest)
-
-
-def _shortest(linked: Linked) -> Times:
-    number, texts = linked.named
-    least = np.full(len(texts), np.iinfo(np.int64).max)
-    np.minimum.at(least, number, linked.end - linked.start)
-    result: Times = least[number]
-    return result
 
 
 def of_activities(linked: Linked, acts: Activities) -> Index:

@@ -22,10 +22,10 @@ import numpy.typing as npt
 import polars as pl
 
 from haiprof.views.intervals import Times, merge, sharing, subtract
+from haiprof.views.trace.blocked_launches import blocked
 from haiprof.views.trace.idle_causes.startup import starts_up
 from haiprof.views.trace.linking.linked import CALLS, Linked, enclosing
 from haiprof.views.trace.linking.work import rows
-from haiprof.views.trace.queue_length import blocked_calls
 
 #: What the host did; the first that applies counts.
 CAUSES = (
@@ -239,7 +239,7 @@ class _Explained:
         waits = runtime & named(linked, SYNCHRONISES)
         waits |= linked.of("python") & named(linked, _PYTHON_WAITS)
         yield spans("synchronisation", waits)
-        yield spans("full_queue", blocked_calls(linked))
+        yield spans("full_queue", blocked(linked))
         launches = _launches(linked)
         yield spans("communication", host.communicates & ~launches)
         stalls = linked.within(waits.astype(np.int32)) > 0
