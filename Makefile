@@ -71,15 +71,14 @@ sanitize: $(VENV)/installed  ## the native code under the thread, address and un
 clean:           ## remove what the commands above made
 	rm -rf build $(VENV) demo haiprof-logs
 
-# Most of the 13 000 files are never imported, and compiling them all takes a minute.
 $(VENV)/dependencies: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --no-compile --group test
+	$(BIN)/python -m pip install --quiet --group test
 	touch $@
 
 $(VENV)/linters: $(VENV)/dependencies
-	$(BIN)/python -m pip install --quiet --no-compile --group lint
+	$(BIN)/python -m pip install --quiet --group lint
 	touch $@
 
 $(VENV)/installed: $(VENV)/dependencies $(SOURCES)
