@@ -183,8 +183,7 @@ def _serve(asked: socket.socket) -> tuple[str, list[str]]:
 
 def _main() -> None:
     """Serve; in a fork, run the program as ``python -c`` runs it."""
-    # Not the folder of this file: a program's first entry is the folder in which it runs.
-    sys.path[0] = ""
+    del sys.path[0]  # the folder of this file
     import torch
     import torch._dynamo  # as the first optimizer does
     import torch.profiler
@@ -192,6 +191,11 @@ def _main() -> None:
 
     gc.freeze()  # else the end of each fork looks at all of torch's objects, and so copies them
     program, arguments = _serve(socket.socket(fileno=int(sys.argv[1])))
+    # What haiprof.pth does when an interpreter starts; only then comes the program's folder.
+    import _haiprof_boot
+
+    _haiprof_boot.arm()
+    sys.path.insert(0, "")
     sys.argv = ["-c", *arguments]
     main = types.ModuleType("__main__")
     main.__dict__["__builtins__"] = __builtins__
