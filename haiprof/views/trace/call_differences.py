@@ -151,16 +151,7 @@ def _compared(frame: pl.DataFrame) -> pl.DataFrame:
             .then(pl.col("test_host") - pl.col("control_host"))
             .otherwise(0.0)
             .alias("difference"),
-            pl.when(before == 0)
-            .then(pl.lit("new"))
-            .when(after == 0)
-            .then(pl.lit("gone"))
-            .when(after > before)
-            .then(pl.lit("more"))
-            .when(after < before)
-            .then(pl.lit("fewer"))
-            .otherwise(pl.lit("same"))
-            .alias("change"),
+            change(before, after),
             pl.col("control_kernels", "test_kernels").fill_null([]),
         )
         .sort(launches, pl.col("difference").abs(), "path", descending=[True, True, False])
@@ -269,3 +260,19 @@ def _written(labels: list[str], parent: list[int]) -> list[str]:
     for label, above in zip(labels, parent, strict=True):
         written.append(f"{written[above]}{BETWEEN}{label}" if above >= 0 else label)
     return written
+
+
+def change(before: pl.Expr, after: pl.Expr) -> pl.Expr:
+    """Name the change of a count: ``new``, ``gone``, ``more``, ``fewer`` or ``same``."""
+    return (
+        pl.when(before == 0)
+        .then(pl.lit("new"))
+        .when(after == 0)
+        .then(pl.lit("gone"))
+        .when(after > before)
+        .then(pl.lit("more"))
+        .when(after < before)
+        .then(pl.lit("fewer"))
+        .otherwise(pl.lit("same"))
+        .alias("change")
+    )

@@ -15,7 +15,7 @@ from typing import Final, Literal, get_args
 
 import polars as pl
 
-from haiprof.views.trace.call_differences import call_differences
+from haiprof.views.trace.call_differences import call_differences, change
 from haiprof.views.trace.linking.linked import Linked
 
 SCHEMA: Final = {
@@ -72,16 +72,7 @@ def differences(
         .with_columns(
             (after.cast(pl.Int64) - before.cast(pl.Int64)).alias("count_difference"),
             (pl.col("test_total") - pl.col("control_total")).alias("total_difference"),
-            pl.when(before == 0)
-            .then(pl.lit("new"))
-            .when(after == 0)
-            .then(pl.lit("gone"))
-            .when(after > before)
-            .then(pl.lit("more"))
-            .when(after < before)
-            .then(pl.lit("fewer"))
-            .otherwise(pl.lit("same"))
-            .alias("change"),
+            change(before, after),
         )
         .sort(pl.col("total_difference").abs(), "name", descending=[True, False])
         .select(pl.col(column).cast(kind) for column, kind in SCHEMA.items())

@@ -89,7 +89,7 @@ def test_two_models_in_one_backward_pass_are_waited_for_once(shm: Path, tmp_path
 
 
 def test_models_are_afterwards_as_they_were() -> None:
-    run_python(
+    out = run_python(
         """
     import torch, torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel as DDP
@@ -111,10 +111,11 @@ def test_models_are_afterwards_as_they_were() -> None:
     """,
         warm=True,
     )
+    assert out == ""
 
 
 def test_what_torch_compile_makes_of_a_model_stays_as_it_is() -> None:
-    run_python(
+    out = run_python(
         """
     import torch, torch.distributed as dist
     from torch._dynamo.utils import counters
@@ -141,3 +142,4 @@ def test_what_torch_compile_makes_of_a_model_stays_as_it_is() -> None:
     """,
         warm=True,
     )
+    assert out == ""

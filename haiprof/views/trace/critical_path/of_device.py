@@ -65,11 +65,11 @@ def _begin(edges: Edges, queued: Bools) -> None:
     prompt = acts.start - bound <= waits.PROMPT
     late = np.flatnonzero(known & ~astride & ~prompt)
     by = np.full(count, -1, np.intp)
-    held = np.zeros(count, bool)
-    by[late], held[late] = waits.of_devices(acts, late, np.maximum(bound[late], edges.low))
+    occupied = np.zeros(count, bool)
+    by[late], occupied[late] = waits.of_devices(acts, late, np.maximum(bound[late], edges.low))
     # One that follows another on the device waited behind both: it goes on with that.
-    held &= by_launch
-    by_launch &= ~held
+    occupied &= by_launch
+    by_launch &= ~occupied
     # A copy from pageable memory begins while its call still prepares it.
     late = late[(by[late] >= 0) | (acts.returned[late] <= acts.start[late])]
     row = np.where(by >= 0, acts.row[by], acts.row)
@@ -108,7 +108,7 @@ def _begin(edges: Edges, queued: Bools) -> None:
         least=_median(acts.start - bound, by_event & prompt) or 0,
         activity=row[some],
     )
-    _held(edges, np.flatnonzero(held), by)
+    _occupied(edges, np.flatnonzero(occupied), by)
     _unlaunched(edges, np.flatnonzero(~known & ~cut), previous)
     # A call that a full queue blocks takes longer than the launch needs.
     if queued.any():
@@ -196,7 +196,7 @@ def _of_graph(acts: Activities) -> Index:
     return found
 
 
-def _held(edges: Edges, some: Index, by: Index) -> None:
+def _occupied(edges: Edges, some: Index, by: Index) -> None:
     """Add edges to activities that had no room, from the begin or end of what occupied it."""
     acts = edges.acts
     found = by[some]

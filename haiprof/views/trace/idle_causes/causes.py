@@ -191,13 +191,13 @@ def _explained(
     if len(start):
         low = np.clip(np.where(has, launches.low[following], end), start, end)
         high = np.clip(np.where(has, launches.high[following], end), low, end)
-        told = has & (launches.span[following] >= 0)
+        launch_known = has & (launches.span[following] >= 0)
         graph = has & launches.graph[following]
     else:
-        low, high, told, graph = start, end, has, has
+        low, high, launch_known, graph = start, end, has, has
     # What a graph does while its launch goes on is the graph's.
-    by_host = np.where(told & ~graph, high, low)
-    unknown = np.where(told & graph, low, high)
+    by_host = np.where(launch_known & ~graph, high, low)
+    unknown = np.where(launch_known & graph, low, high)
     if linked.recorded is not None:
         # What followed may not have been recorded.
         by_host = np.where(has, by_host, start)

@@ -3,7 +3,7 @@
 Work on another stream explains a wait if the later work began within :data:`LATENCY` of its end,
 and it was launched before that, and
 
-* the stream had been told to wait for an event since its launch before, or both are nodes of one
+* the stream had to wait for an event since its launch before, or both are nodes of one
   graph: ``event``, or ``copy`` if a copy was awaited;
 * or both are copies of one device: ``copy``;
 * or both are kernels of one device that kernels of other streams kept busy nearly all of the time:
@@ -103,7 +103,7 @@ def _awaited(
     mine = np.flatnonzero(worked(linked) & (ended > begun))
     mine = mine[np.argsort(ended[mine], kind="stable")]
     copies, kernels = linked.in_role(*MEMORY), linked.in_role("kernel", "communication")
-    told = linked.once(event_waits)
+    waits_for_event = linked.once(event_waits)
     numbers = np.unique(linked.device[mine])
     busy = {-1 if each.device is None else each.device: each.kernels for each in ran(linked)}
     for asked_of in numbers.tolist():
@@ -129,7 +129,7 @@ def _awaited(
                 & (launches.span[work] == launches.span[after])
                 & (launches.span[work] >= 0)
             )
-            by_event = told[after] | one_graph
+            by_event = waits_for_event[after] | one_graph
             copied = copies[work] & (by_event | (copies[after] & (other == asked_of)))
             by_event &= ~copied
             occupied = np.zeros(len(some), np.bool_)
@@ -147,15 +147,15 @@ def _awaited(
 
 
 def event_waits(linked: Linked) -> Mask:
-    """Say of each activity whether its stream was told to wait for an event just before its launch.
+    """Say of each activity whether its stream had to wait for an event just before its launch.
 
     Just before: after the launch before it on its stream. A call that the device recorded names its
     stream; any other counts for what its thread launches next.
     """
-    told = np.zeros(linked.activities.height, np.bool_)
+    waits_for_event = np.zeros(linked.activities.height, np.bool_)
     calls = np.flatnonzero(linked.of("runtime") & matching(linked.ops["name"], _WAITS))
     if not len(calls):
-        return told
+        return waits_for_event
     runtime = linked.runtime
     known = np.flatnonzero(worked(linked) & (runtime >= 0))
     launch = linked.start[runtime[known]]
@@ -172,7 +172,7 @@ def event_waits(linked: Linked) -> Mask:
         between = np.searchsorted(times, launch[some]) - np.searchsorted(
             times, before[some], side="right"
         )
-        told[known[some[between > 0]]] = True
+        waits_for_event[known[some[between > 0]]] = True
 
     recorded = np.flatnonzero(linked.in_role("sync") & np.isin(runtime, calls))
     recorded = recorded[linked.stream[recorded] >= 0]
@@ -184,4 +184,4 @@ def event_waits(linked: Linked) -> Mask:
     calls = np.setdiff1d(calls, runtime[recorded])
     for each in np.unique(thread[calls]):
         tell(thread[runtime[known]] == each, linked.start[calls[thread[calls] == each]])
-    return told
+    return waits_for_event
