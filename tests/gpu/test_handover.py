@@ -140,7 +140,8 @@ def test_twenty_sessions_and_all_that_lies_between_them(
 def test_without_taking_turns_both_would_lose(
     native_build: Path, shm: Path, tmp_path: Path
 ) -> None:
-    outcome = run_job(native_build, shm, tmp_path, "after", 2, kineto="hidden")
+    # CUPTI keeps haiprof's buffer for the kernel that runs into the session, whenever it is flushed.
+    outcome = run_job(native_build, shm, tmp_path, "alone", 2, kineto="hidden")
     with pytest.raises(AssertionError):
         check_kineto(outcome)
     with pytest.raises(AssertionError):
