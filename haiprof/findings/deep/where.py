@@ -17,7 +17,6 @@ from haiprof.findings.deep.case import WORTH, Case
 from haiprof.findings.deep.code_line import line, module
 from haiprof.findings.deep.recommendation import Finding
 from haiprof.views.trace.idle_causes.causes import Idle
-from haiprof.views.trace.idle_causes.host import named
 from haiprof.views.trace.linking.host_roles import OPTIMIZING
 from haiprof.views.trace.linking.linked import Linked, enclosing
 
@@ -144,7 +143,7 @@ def outermost_name(linked: Linked, row: int) -> str:
 
 def _outermost_operator(linked: Linked) -> npt.NDArray[np.int32]:
     """For each span the outermost operator (or optimizer) that it runs in, or -1."""
-    counts = linked.host.operator | named(linked, OPTIMIZING)
+    counts = linked.host.operator | linked.matches(OPTIMIZING.pattern)
     around = enclosing(linked, counts)
     return enclosing(linked, counts & (around < 0))
 

@@ -10,14 +10,18 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
-import polars as pl
 
 from haiprof.views.intervals import Index, Times, merge
 from haiprof.views.trace.blocked_launches import blocked
 from haiprof.views.trace.critical_path.window import RUNTIME, Activities, Bools, Host, lanes
 from haiprof.views.trace.linking.linked import Linked
 from haiprof.views.trace.linking.names import matching
+from haiprof.views.trace.linking.runtime_calls import (
+    COPIES,
+    ONE_EVENT,
+    STREAM_WAITS,
+    SYNCHRONISES,
+)
 
 #: Accuracy of the alignment of host and device clocks, in ns.
 TOLERANCE: Final = 10_000
@@ -27,16 +31,8 @@ PROMPT: Final = 100_000
 #: So many activities that began before an instant are searched for one that still ran.
 _STREAMS: Final = 16
 
-_SYNCHRONIZES: Final = (
-    r"^(cuda|hip|cu)(Device|Stream|Event|Ctx)Synchronize|^synchronize(Stream|Event)?$"
-    r"|^AscendCL@aclrtSynchronize"
-)
-#: Of these, the calls that wait for one event, not for all that was launched.
-_ONE: Final = r"EventSynchronize|synchronizeEvent|aclrtSynchronizeEvent"
-_COPIES: Final = r"^(cuda|hip|cu)Memcpy|^AscendCL@aclrtMemcpy"
 #: What a device that records its waits calls them.
 _WAITED: Final = r"Wait Event|^EVENT_WAIT"
-_WAITS: Final = r"^((cuda|hip|cu)|AscendCL@aclrt)StreamWaitEvent"
 
 
 class Waits(NamedTuple):
@@ -59,8 +55,8 @@ def of_calls(linked: Linked, host: Host, acts: Activities) -> Waits:
     if not len(acts.row) or not len(host.row):
         return Waits(none, none, np.zeros(0, bool), (none, none))
     runtime = (linked.category == RUNTIME) & (host.last >= 0)
-    copies = runtime & _named(linked, _COPIES)
-    syncs = np.flatnonzero(runtime & _named(linked, _SYNCHRONIZES))
+    copies = runtime & linked.matches(COPIES)
+    syncs = np.flatnonzero(runtime & linked.matches(SYNCHRONISES))
     known = acts.call >= 0
     own = np.flatnonzero(known & copies[acts.call] & (acts.end <= acts.returned + TOLERANCE))
     scope = _scope(linked, acts, syncs)
@@ -75,7 +71,7 @@ def of_calls(linked: Linked, host: Host, acts: Activities) -> Waits:
     last = np.append(call[1:] != call[:-1], True)[: len(call)]
     call, of, queue = call[last], of[last], queue[last]
     inside = (acts.end[of] < linked.end[call]) | (acts.start[of] < linked.end[call])
-    all_of = ~_named(linked, _ONE)[syncs]
+    all_of = ~linked.matches(ONE_EVENT)[syncs]
     others = _last_launched(linked, acts, syncs[all_of], scope[all_of])
     return Waits(call[inside], of[inside], queue[inside], others)
 
@@ -234,7 +230,7 @@ def _covered(low: Times, high: Times, until: Times) -> Times:
 
 def _waiting(linked: Linked, acts: Activities) -> Index:
     """Activities whose stream had to wait for an event just before their launch."""
-    calls = np.flatnonzero(_named(linked, _WAITS) & (linked.category == RUNTIME))
+    calls = np.flatnonzero(linked.matches(STREAM_WAITS) & (linked.category == RUNTIME))
     runtime, waits = linked.runtime, _device_waits(linked)
     waits = waits[matching(linked.activities["name"][waits], _WAITED)]
     waits = waits[linked.stream[waits] >= 0]
@@ -257,14 +253,6 @@ def _next(among: Index, launch: Times, when: Times) -> Index:
     among = among[np.argsort(launch[among], kind="stable")]
     at = np.searchsorted(launch[among], when, side="right")
     return among[at[at < len(among)]]
-
-
-def _named(linked: Linked, pattern: str) -> Bools:
-    """Say of each span whether its name matches."""
-    number, texts = linked.named
-    found = texts.cast(pl.String).str.contains(pattern).fill_null(False)
-    matches: npt.NDArray[np.bool_] = found.to_numpy()[number]
-    return matches
 
 
 def _device_waits(linked: Linked) -> Index:

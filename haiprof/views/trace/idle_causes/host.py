@@ -13,18 +13,22 @@ Times are int64 ns.
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 
 from haiprof.views.intervals import Times, merge, sharing, subtract
 from haiprof.views.trace.blocked_launches import blocked
 from haiprof.views.trace.idle_causes.startup import starts_up
 from haiprof.views.trace.linking.linked import CALLS, Linked, enclosing
+from haiprof.views.trace.linking.runtime_calls import (
+    ALLOCATES,
+    BLOCKING_COPIES,
+    LAUNCHES,
+    SYNCHRONISES,
+)
 from haiprof.views.trace.linking.work import rows
 
 #: What the host did; the first that applies counts.
@@ -41,29 +45,15 @@ CAUSES = (
     "other",
 )
 
-#: Calls of the runtime that wait until the device has finished its work.
-SYNCHRONISES = re.compile(
-    r"^(cuda|cu|hip)(Stream|Device|Event|Ctx)Synchronize$|^(cuda|hip)Memcpy(DtoH|ToSymbol)?$"
-    r"|^cuMemcpyDtoH(_v2)?$|^hip(MemcpyDtoH|MemcpyWithStream)$|^synchronize$"
-    r"|^AscendCL@aclrt(Synchronize(Stream|Device|Event)(WithTimeout)?|Memcpy)$"
-)
-#: Calls by which the caching allocator asks the driver for memory, or returns it.
-ALLOCATES = re.compile(
-    r"^(cuda|hip)(Malloc|Free)(Async|Managed)?$"
-    r"|^(cu|hip)Mem(Alloc|Free|Map|Unmap|Create|Release|SetAccess|AddressReserve)(Async)?(_v2)?$"
-    r"|^AscendCL@aclrt(Malloc|Free|MapMem|UnmapMem|ReserveMemAddress)\w*$"
-)
 #: Operators that compute nothing: they describe a tensor in another way, or surround others.
-_DESCRIBES = re.compile(
+_DESCRIBES: Final = (
     r"^aten::(_?(unsafe_)?view(_as)?|_reshape_alias|as_strided_?|t|transpose|permute|expand(_as)?"
     r"|select|slice|narrow|(unsafe_)?split(_with_sizes)?|(unsafe_)?chunk|unbind|(un)?squeeze_?"
     r"|detach_?|alias|(un)?flatten(_dense_tensors)?|reshape|empty\w*|resize_|set_|set_data)$"
     r"|^detach_?$|^autograd::engine|^torch::autograd|Backward\d*$"
 )
 #: Python's own names for such waits, where the trace does not have the call.
-_PYTHON_WAITS = re.compile(r"^<built-in function _(cuda|xpu|npu|mtia)_synchronize>")
-#: Calls that give a device work.
-_LAUNCHES = re.compile(r"^(cuda|cu|hip)(\w*Launch|(Memcpy|Memset)\w*Async)")
+_PYTHON_WAITS: Final = r"^<built-in function _(cuda|xpu|npu|mtia)_synchronize>"
 #: An operator of this duration that launches nothing counts as work of the CPU, ns.
 LONG_ENOUGH = 20_000
 #: A Python function of this duration that launches nothing counts as work of its own, ns.
@@ -85,15 +75,6 @@ class Pieces(NamedTuple):
     cause: npt.NDArray[np.uint8]
     #: Row of ``Linked.ops`` that explains it, -1 if none does.
     row: Rows
-
-
-def named(linked: Linked, pattern: re.Pattern[str]) -> Mask:
-    """Say of each span whether ``pattern`` matches its name."""
-    number, texts = linked.named
-    names = texts.cast(pl.String).to_list()
-    found = np.array([bool(name and pattern.search(name)) for name in names], np.bool_)
-    mask: Mask = found[number]
-    return mask
 
 
 def explained(linked: Linked, wanted: Mapping[int, Intervals], dry: Intervals) -> dict[int, Pieces]:
@@ -235,16 +216,16 @@ class _Explained:
             return functools.partial(_Open.take, cause=cause, spans=mask)
 
         yield spans("data_loading", host.loads)
-        yield spans("allocator", runtime & named(linked, ALLOCATES))
-        waits = runtime & named(linked, SYNCHRONISES)
-        waits |= linked.of("python") & named(linked, _PYTHON_WAITS)
+        yield spans("allocator", runtime & linked.matches(ALLOCATES))
+        waits = runtime & linked.matches(f"{SYNCHRONISES}|{BLOCKING_COPIES}")
+        waits |= linked.of("python") & linked.matches(_PYTHON_WAITS)
         yield spans("synchronisation", waits)
         yield spans("full_queue", blocked(linked))
         launches = _launches(linked)
         yield spans("communication", host.communicates & ~launches)
         stalls = linked.within(waits.astype(np.int32)) > 0
         computes = linked.of("op") & host.operator & ~host.communicates & ~launches & ~stalls
-        computes &= ~named(linked, _DESCRIBES)
+        computes &= ~linked.matches(_DESCRIBES)
         del launches, stalls
         yield spans("cpu_operator", _outermost(linked, computes, LONG_ENOUGH))
         del computes
@@ -286,7 +267,7 @@ def _launches(linked: Linked) -> Mask:
     """Say of each span whether it, or what it calls, launches work on a device."""
     count = np.zeros(len(linked.start) + 1, np.int32)
     # Also calls whose work the trace does not join with them.
-    count[:-1][linked.of("runtime") & named(linked, _LAUNCHES)] = 1
+    count[:-1][linked.of("runtime") & linked.matches(LAUNCHES)] = 1
     for launching in (linked.runtime, rows(linked.activities["op"])):
         count[launching] = 1
     mask: Mask = linked.within(count[:-1]) > 0

@@ -156,6 +156,13 @@ class Linked:
         """For each span of ``ops`` the number of its name, and the names by number."""
         return numbered(self.ops["name"])
 
+    def matches(self, pattern: str) -> npt.NDArray[np.bool_]:
+        """Say of each span of ``ops`` whether its name contains ``pattern``, a regex of polars."""
+        number, texts = self.named
+        found = texts.cast(pl.String).str.contains(pattern).fill_null(False)
+        mask: npt.NDArray[np.bool_] = found.to_numpy()[number]
+        return mask
+
     @functools.cached_property
     def named_activities(self) -> tuple[npt.NDArray[np.int32], pl.Series]:
         """For each activity the number of its name, and the names by number."""
