@@ -140,7 +140,7 @@ def test_twenty_sessions_and_all_that_lies_between_them(
 def test_without_taking_turns_both_would_lose(
     native_build: Path, shm: Path, tmp_path: Path
 ) -> None:
-    # CUPTI keeps haiprof's buffer for the kernel that runs into the session, whenever it is flushed.
+    # While a kernel runs into the session, CUPTI keeps haiprof's buffer, whenever it is flushed.
     outcome = run_job(native_build, shm, tmp_path, "alone", 2, kineto="hidden")
     with pytest.raises(AssertionError):
         check_kineto(outcome)
