@@ -51,7 +51,7 @@ TRAINS = """
         optimizer.zero_grad()
         model(batch).sum().backward()
         optimizer.step()
-        time.sleep(0.002)
+        time.sleep(0.01)
         steps += 1
         if steps == 3:
             print("ready", flush=True)

@@ -37,11 +37,19 @@ class Item:
 
 @dataclasses.dataclass
 class Change:
-    """What takes ``factor`` times as long: an operator, a kernel, or a kind of work."""
+    """What takes ``factor`` times as long: an operator, a kernel, or a kind of work.
+
+    ``unblocked``: calls do not wait for the device any more.
+    """
 
     what: str
     name: str
     factor: float
+
+    @property
+    def unblocked(self) -> bool:
+        """Whether no call waits for the device."""
+        return self.what == "unblocked"
 
     def host(self, duration: int, operator: str = "") -> int:
         everything = self.what == "kind" and self.name == "host"
@@ -123,7 +131,9 @@ class Schedule:
     def synchronize(self, item: Item, now: int, thread: int) -> int:
         streams = STREAMS if item.kind == "device" else (STREAMS[item.stream],)
         last = max(self.ready[stream] for stream in streams)
-        end = max(now + self.change.host(CALL), last + CALL)
+        end = now + self.change.host(CALL)
+        if not self.change.unblocked:
+            end = max(end, last + CALL)
         name = "cudaDeviceSynchronize" if item.kind == "device" else "cudaStreamSynchronize"
         number = self.call(name, now, end, thread)
         if item.kind == "stream":

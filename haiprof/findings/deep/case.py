@@ -10,20 +10,17 @@ import functools
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from haiprof.findings.deep.job import Job, job_of
 from haiprof.views.intervals import Times, covered, intersect, subtract
 from haiprof.views.trace import distributed
 from haiprof.views.trace.communication import communications
-from haiprof.views.trace.critical_path.path import window_of_step
+from haiprof.views.trace.critical_path.path import window, window_of_step
 from haiprof.views.trace.critical_path.what_if import Replay, Work
 from haiprof.views.trace.idle_causes.causes import Idle, Intervals, in_steps, of_devices
 from haiprof.views.trace.linking.linked import Linked
 from haiprof.views.trace.overview import Overview, overview
-
-Mask = npt.NDArray[np.bool_]
 
 #: A smaller share of the steps is not worth a finding.
 WORTH = 0.02
@@ -136,27 +133,32 @@ class Case:
         """
         return min(lost, self.stepped)
 
-    def replayed(self, lost: Times, work: Mask) -> int | None:
-        """Return by how much the step that lost most is shorter without activities, ns.
+    def replayed(self, lost: Times, work: Work) -> int:
+        """Return by how much the step that lost most is shorter without some work, ns.
 
         Args:
             lost: what each step lost, which bounds it.
-            work: of each activity, whether it takes no time.
+            work: what takes no time.
 
-        Returns:
-            None if no steps are marked.
         """
         row = int(lost.argmax())
-        step = self.step(row)
-        return None if step is None else min(self.shorter(step, work), int(lost[row]))
+        return min(self.shorter(self.step(row), work), int(lost[row]))
 
-    def shorter(self, step: int, work: Mask, factor: float = 0.0) -> int:
-        """Return by how much a step is shorter if activities take ``factor`` of their time, ns."""
+    def shorter(self, step: int | None, work: Work, factor: float = 0.0) -> int:
+        """Return by how much a step is shorter if work takes ``factor`` of its time, ns.
+
+        Args:
+            step: its number; None for all of the trace, where no steps are marked.
+            work: as for :class:`Replay`.
+            factor: 0 for no time.
+        """
         replay = self._replays.get(step)
         if replay is None:
-            replay = self._replays[step] = Replay(self.linked, window_of_step(self.linked, step))
-        return replay.before - replay.after(Work(activities=work), factor)
+            linked = self.linked
+            each = window(linked) if step is None else window_of_step(linked, step)
+            replay = self._replays[step] = Replay(linked, each)
+        return replay.before - replay.after(work, factor)
 
     @functools.cached_property
-    def _replays(self) -> dict[int, Replay]:
+    def _replays(self) -> dict[int | None, Replay]:
         return {}

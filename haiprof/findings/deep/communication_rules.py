@@ -15,6 +15,7 @@ from haiprof.common.numbers import milliseconds, percent
 from haiprof.findings.deep.case import WORTH, Case
 from haiprof.findings.deep.recommendation import Finding
 from haiprof.views.intervals import intersect, merge
+from haiprof.views.trace.critical_path.what_if import Work
 from haiprof.views.trace.linking.work import times
 from haiprof.views.trace.overview import OTHER, PARTS
 
@@ -59,7 +60,7 @@ def exposed_communication(case: Case) -> Iterator[Finding]:
         lost / case.stepped,
         case.step(int(each.argmax())),
         name,
-        step_saves_ns=case.replayed(each, case.linked.in_role("communication")),
+        step_saves_ns=case.replayed(each, Work(case.linked.in_role("communication"))),
     )
 
 

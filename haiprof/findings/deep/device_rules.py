@@ -16,6 +16,7 @@ from haiprof.findings.deep.code_line import line, module
 from haiprof.findings.deep.recommendation import Finding
 from haiprof.findings.deep.where import largest, outermost_name, times
 from haiprof.views.intervals import covered, merge, subtract
+from haiprof.views.trace.critical_path.what_if import Work
 
 #: The plugin's thresholds.
 UTILIZATION: Final = 0.50
@@ -103,7 +104,7 @@ def slow_unit(case: Case) -> Iterator[Finding]:
         kinds["op"][0] if row < 0 else outermost_name(case.linked, row),
         line(case.linked, row) if row >= 0 else None,
         module(case.linked, row) if row >= 0 else None,
-        case.replayed(each, on_cpu),
+        case.replayed(each, Work(on_cpu)),
     )
 
 
@@ -145,7 +146,7 @@ def copies(case: Case) -> Iterator[Finding]:
         outermost_name(linked, row) if row >= 0 else mine["name"][0],
         line(linked, row) if row >= 0 else None,
         module(linked, row) if row >= 0 else None,
-        case.replayed(each, copying),
+        case.replayed(each, Work(copying)),
     )
 
 
@@ -200,7 +201,7 @@ def tensor_cores(case: Case) -> Iterator[Finding]:
         str(linked.ops["name"][row]) if row >= 0 else None,
         line(linked, row) if row >= 0 else None,
         module(linked, row) if row >= 0 else None,
-        case.replayed(each, mine),
+        case.replayed(each, Work(mine)),
     )
 
 

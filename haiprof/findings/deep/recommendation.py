@@ -24,9 +24,10 @@ class Finding:
             if another finding saves it.
         share: of the time of the recorded steps; null if it is not a time.
         step: the recorded step in which it cost most.
-        step_saves_ns: how much shorter that step would be without the loss, by a replay of its
-            dependencies (:mod:`haiprof.views.trace.critical_path.what_if`), ns; null where no
-            activities are to blame, or no steps are marked.
+        step_saves_ns: how much shorter that step (or, where no steps are marked, all that was
+            recorded) would be without the loss, by a replay of its dependencies
+            (:mod:`haiprof.views.trace.critical_path.what_if`), ns; null where the trace shows
+            neither activities nor calls that are to blame.
         operator: name of the operator, kernel or call that it concerns.
         stack: the line of the user's code that called it, or the known frames.
         module: the ``nn.Module`` that called it.

@@ -6,7 +6,7 @@ Tests: tests/findings/deep/test_rules.py.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,12 +16,20 @@ from haiprof.common.numbers import milliseconds, percent
 from haiprof.findings.deep.case import WORTH, Case
 from haiprof.findings.deep.code_line import line, module
 from haiprof.findings.deep.recommendation import Finding
+from haiprof.views.trace.critical_path.what_if import Work, all_within
 from haiprof.views.trace.idle_causes.causes import Idle
 from haiprof.views.trace.linking.host_roles import OPTIMIZING
 from haiprof.views.trace.linking.linked import Linked, enclosing
 
 Rows = npt.NDArray[np.integer[Any]]
 Kept = TypeVar("Kept", bound=np.integer[Any])
+
+
+#: Findings whose loss is what calls of the host did, or that these waited. Python's own time is in
+#: no call.
+REPLAYED: Final = (
+    "data_loading", "startup", "allocator", "cpu_operator", "launch", "synchronisation",
+)  # fmt: skip
 
 
 class Lost(NamedTuple):
@@ -122,7 +130,32 @@ def found(
         name,
         where,
         inside,
+        replayed(of, waits=kind == "synchronisation") if kind in REPLAYED else None,
     )
+
+
+def replayed(of: Lost, *, waits: bool) -> int | None:
+    """Return by how much the step that lost most is shorter if the host did not do what it did.
+
+    Args:
+        of: the time.
+        waits: the host did nothing but wait for the device, and now does not.
+
+    Returns:
+        ns, at most what the step lost; None if the trace does not show calls that did it.
+    """
+    case = of.case
+    mine = of.step == largest(of.step, of.idle.length)
+    spans = of.idle.span[mine]
+    spans = spans[spans >= 0]
+    if not len(spans):
+        return None
+    each = np.zeros(case.linked.steps.height, np.int64)
+    each[of.step[mine][0]] = int(of.idle.length[mine].sum()) // case.lanes
+    did = np.zeros(len(case.linked.start), np.bool_)
+    did[spans] = True
+    work = Work(unblocked=did) if waits else Work(calls=all_within(case.linked, did))
+    return case.replayed(each, work)
 
 
 def times(count: int) -> str:

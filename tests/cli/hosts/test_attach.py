@@ -48,7 +48,7 @@ def test_hosts_with_disks_of_their_own_say_how_the_run_is_brought_together(
     first, second = (p for p in run.run.processes if p.rank is not None)
     assert first.started_ns < second.ended_ns
     assert second.started_ns < first.ended_ns
-    assert run.steps().group_by("rank").len()["len"].min() > 5  # of 2 ms each, if it is quiet
+    assert run.steps().group_by("rank").len()["len"].min() > 5  # of 10 ms each, if it is quiet
 
 
 @pytest.mark.parametrize("cluster", ["shared"], indirect=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from planted import BEGIN, IDLE, STEP, US, Job, first
+from planted import BEGIN, IDLE, SLOW, STEP, US, Job, first
 from trace_rows import kernel, span, table
 
 from haiprof.findings.deep import rules
@@ -164,3 +164,30 @@ def test_code_that_is_loaded_at_its_first_use() -> None:
     assert "torch.profiler.schedule" in found.advice
     # A kernel of that name had run before: its launch only took long.
     assert "startup" not in [each.kind for each in kinds("implicit_gemm")]
+
+
+@pytest.mark.parametrize(
+    ("category", "name", "kind"),
+    [
+        ("op", "aten::unique_cpu", "cpu_operator"),
+        ("op", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "data_loading"),
+        ("runtime", "cudaMalloc", "allocator"),
+    ],
+)
+def test_a_step_is_shorter_without_what_the_host_did(category: str, name: str, kind: str) -> None:
+    job = Job().busy(IDLE)
+    job.host(category, name, BEGIN + 300, BEGIN + 699)
+    found = next(each for each in job.findings() if each.kind == kind)
+    assert found.step_saves_ns == 399 * US
+
+
+@pytest.mark.parametrize("since", [100, 250])
+def test_a_step_is_shorter_by_what_the_host_waited_for_a_device(since: int) -> None:
+    """Without the wait, the host does what it does after it, and launches, so much sooner."""
+    job = Job().busy(IDLE)
+    (launching,) = (each for each in job.spans if each.get("correlation") == 50 + SLOW)
+    launching.update(start=launching["start"] - 3 * US, duration=2 * US)
+    job.host("runtime", "cudaDeviceSynchronize", BEGIN + since, BEGIN + 305)
+    found = next(each for each in job.findings() if each.kind == "synchronisation")
+    assert (found.operator, found.step) == ("cudaDeviceSynchronize", SLOW)
+    assert found.step_saves_ns == (300 - since) * US

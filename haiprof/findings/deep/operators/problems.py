@@ -22,10 +22,11 @@ from haiprof.findings.deep.operators import attention, convolution, experts, gem
 from haiprof.findings.deep.operators.case import Operator, Problem, Rule, operators_of
 from haiprof.findings.deep.recommendation import Finding
 from haiprof.runs import Gpu
+from haiprof.views.trace.critical_path.what_if import Work
 from haiprof.views.trace.linking.linked import Linked
 from haiprof.views.trace.roofline.operators import counted
 
-Shorter: TypeAlias = Callable[[int, npt.NDArray[np.bool_], float], int]
+Shorter: TypeAlias = Callable[[int | None, Work, float], int]
 
 #: What operators with the same problem must be able to save of their device's time.
 WORTH: Final = 0.05
@@ -62,10 +63,10 @@ def operator_problems(
         others = f"; the same for {len(group) - 1} more" if len(group) > 1 else ""
         step, code = _where(linked, worst)
         replayed = None
-        if shorter is not None and step is not None:
+        if shorter is not None:
             took = sum(float(each.row["device_time"]) for each, _ in group)
             work = np.logical_or.reduce([_ran(linked, each) for each, _ in group])
-            replayed = shorter(step, work, 1 - saving / took)
+            replayed = shorter(step, Work(work), 1 - saving / took)
         yield Finding(
             found.kind,
             found.problem,

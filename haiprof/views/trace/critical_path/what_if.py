@@ -31,7 +31,7 @@ import polars as pl
 
 from haiprof.common.choices import quoted, unknown
 from haiprof.views.intervals import Times
-from haiprof.views.trace.critical_path.edges import ACTIVITY, OUTSIDE
+from haiprof.views.trace.critical_path.edges import ACTIVITY, KIND, OUTSIDE
 from haiprof.views.trace.critical_path.graph import graph
 from haiprof.views.trace.critical_path.path import CriticalPath
 from haiprof.views.trace.critical_path.window import Bools, Window
@@ -70,12 +70,15 @@ class Work(NamedTuple):
         outside: whether threads do outside of calls.
         waiting: whether it is the time in which activities wait for other ranks, instead of their
             work.
+        unblocked: of each row of ``linked.ops``, whether it does not wait for a device any more;
+            None for none.
     """
 
     activities: Bools | None = None
     calls: Bools | None = None
     outside: bool = False
     waiting: bool = False
+    unblocked: Bools | None = None
 
 
 class Replay:
@@ -99,6 +102,7 @@ class Replay:
         order = np.argsort(edges.target, kind="stable")
         self._source, self._target = edges.source[order], edges.target[order]
         self._part, self._who = edges.part[order], edges.who[order]
+        self._blocked = np.where(edges.kind == KIND["sync"], edges.call, -1)[order]
         least = edges.least[order]
         reached = np.full(len(time), np.iinfo(np.int64).min)
         np.maximum.at(reached, self._target, time[self._source] + least)
@@ -157,17 +161,24 @@ class Replay:
         part = (self._waits if work.waiting else self._part)[chosen]
         weight = self._weight.copy()
         weight[chosen] -= part - np.rint(part * factor).astype(np.int64)
-        after = max(int(self._replayed(weight)[-1]) - self._lead, 0)
+        kept = np.ones(len(weight), bool)
+        if work.unblocked is not None:
+            of = np.flatnonzero((self._blocked >= 0) & self._mine)
+            kept[of] = ~work.unblocked[self._blocked[of]]
+        after = max(int(self._replayed(weight, kept)[-1]) - self._lead, 0)
         if self._apart is None:
             return after
         weight[self._apart] = 0
-        alone = self._replayed(weight)[self._done].max(initial=0)
+        alone = self._replayed(weight, kept)[self._done].max(initial=0)
         return max(after, min(int(alone), self.before))
 
-    def _replayed(self, weight: Times) -> Times:
+    def _replayed(self, weight: Times, kept: Bools) -> Times:
         from haiprof import _core
 
-        return _core.longest_path(self._source, self._target, weight, self._nodes)[0]
+        source, target = self._source, self._target
+        if not kept.all():
+            source, target, weight = source[kept], target[kept], weight[kept]
+        return _core.longest_path(source, target, weight, self._nodes)[0]
 
 
 def what_if(
@@ -258,13 +269,19 @@ def of_operator(linked: Linked, name: str) -> Work:
 
 
 def _operators(linked: Linked, named: Bools) -> Work:
-    rows = np.flatnonzero(named)
-    depth = np.zeros(len(named) + 1, np.int32)
-    np.add.at(depth, rows, 1)
-    np.add.at(depth, linked.last[rows], -1)
-    calls = np.append(np.cumsum(depth[:-1]) > 0, False)
+    calls = np.append(all_within(linked, named), False)
     op = linked.activities["op"].cast(pl.Int32).fill_null(-1).to_numpy()
     return Work(activities=calls[linked.runtime] | calls[op], calls=calls[:-1])
+
+
+def all_within(linked: Linked, chosen: Bools) -> Bools:
+    """Say of each row of ``linked.ops`` whether it is one of ``chosen``, or called by one."""
+    rows = np.flatnonzero(chosen)
+    depth = np.zeros(len(chosen) + 1, np.int32)
+    np.add.at(depth, rows, 1)
+    np.add.at(depth, linked.last[rows], -1)
+    inside: Bools = np.cumsum(depth[:-1]) > 0
+    return inside
 
 
 def of_kernel(linked: Linked, name: str) -> Work:

@@ -27,25 +27,32 @@ from haiprof.views.trace.critical_path.what_if import (
     what_if,
 )
 from haiprof.views.trace.linking.linked import Linked, link
+from haiprof.views.trace.linking.runtime_calls import SYNCHRONISES
 
-CHANGES = st.builds(
-    Change,
-    st.just("kind"),
-    st.sampled_from(["computation", "host"]),
-    st.sampled_from([0.0, 0.5, 1.0]),
-) | st.builds(
-    lambda what, name, factor: Change(
-        what, ("kernel of " if what == "kernel" else "") + name, factor
-    ),
-    st.sampled_from(["operator", "kernel"]),
-    NAMES,
-    st.sampled_from([0.0, 0.5, 1.0]),
+CHANGES = (
+    st.builds(
+        Change,
+        st.just("kind"),
+        st.sampled_from(["computation", "host"]),
+        st.sampled_from([0.0, 0.5, 1.0]),
+    )
+    | st.just(Change("unblocked", "", 1.0))
+    | st.builds(
+        lambda what, name, factor: Change(
+            what, ("kernel of " if what == "kernel" else "") + name, factor
+        ),
+        st.sampled_from(["operator", "kernel"]),
+        NAMES,
+        st.sampled_from([0.0, 0.5, 1.0]),
+    )
 )
 
 
 def work_of(trace: Linked, change: Change) -> Work:
     if change.what == "kind":
         return of_kind(trace, change.name)
+    if change.unblocked:
+        return Work(unblocked=trace.matches(SYNCHRONISES))
     try:
         of = {"operator": of_operator, "kernel": lambda *a: of_kernel(*a)}[change.what]
         return of(trace, change.name)
