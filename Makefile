@@ -5,21 +5,26 @@ BIN    := $(VENV)/bin
 SOURCES := $(shell find src haiprof -type f -not -name '*.pyc' 2>/dev/null) \
            CMakeLists.txt pyproject.toml haiprof.pth haiprof.start _haiprof_boot.py
 
-.PHONY: help demo test test-without-data test-qemu test-peers test-pythons gpu-wheel lint format fuzz bench bench-large soak sanitize clean
+.PHONY: help demo test test-jobs test-without-data test-qemu test-peers test-pythons gpu-wheel lint format fuzz bench bench-large soak sanitize clean
 help:            ## show this list
 	@sed -n 's/^\([a-z-]*\):.*##/\1:/p' $(MAKEFILE_LIST)
 
 demo: $(VENV)/installed  ## train a small network under haiprof and write a report
 	$(BIN)/haiprof run --log-dir demo --report -- $(BIN)/python examples/train_digits.py
 
-# Three files at a time, each test of a file after the other: most of them wait for programs.
-test: $(VENV)/installed  ## run the tests; those under the sanitizers are another target
-	$(BIN)/pytest -n 3 --dist loadfile
+# Four files at a time, each test of a file after the other: most of them wait for programs.
+TESTS := $(BIN)/pytest -n 4 --dist loadfile
+
+test: $(VENV)/installed  ## run the tests but those of whole jobs and under the sanitizers
+	$(TESTS)
+
+test-jobs: $(VENV)/installed  ## whole jobs: by launchers, on several hosts, of several ranks
+	$(TESTS) -m jobs
 
 # Those that real traces and machines are looked at in, as in a checkout with nothing beside it.
 WITHOUT_DATA := answers common export findings host show sources trace uncore views
 test-without-data: $(VENV)/installed  ## the tests of the analysis again, as if no real data were here
-	HAIPROF_TEST_DATA=/nonexistent $(BIN)/pytest -n 3 --dist loadfile $(addprefix tests/,$(WITHOUT_DATA))
+	HAIPROF_TEST_DATA=/nonexistent $(TESTS) $(addprefix tests/,$(WITHOUT_DATA))
 
 test-qemu: $(VENV)/installed  ## emulated machines: uncore drivers, AArch64; needs Debian and its QEMU
 	$(BIN)/pytest tests/qemu -m qemu

@@ -13,6 +13,8 @@ from launched import torchrun
 
 from haiprof.analyzer import Analyzer
 
+pytestmark = pytest.mark.jobs
+
 #: Steps of each part: as it should be, rank 1 slow, rank 2 with slow input, rank 3 with neighbours.
 PART = 30
 TRAIN = """

@@ -19,6 +19,8 @@ from commands import HAIPROF, the_run
 from launched import ranks
 from recording import read_table, wait_recorded
 
+pytestmark = pytest.mark.jobs
+
 TASK = 4711
 #: Trains for six seconds, and says what it was given and whether each word is out at once.
 TRAIN = """

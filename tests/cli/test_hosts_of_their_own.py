@@ -19,6 +19,8 @@ from launched import nodes, ranks, recorded, torchrun, write_script
 
 from haiprof.analyzer import Analyzer
 
+pytestmark = pytest.mark.jobs
+
 
 class Hosts(NamedTuple):
     """Addresses, which are the names, and the command that stands for ssh."""

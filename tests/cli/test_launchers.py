@@ -15,6 +15,8 @@ from commands import haiprof, the_run
 from launched import nodes, ranks, recorded, torchrun, write_script
 from recording import read_table, recorders, wait_recorded
 
+pytestmark = pytest.mark.jobs
+
 
 @pytest.fixture
 def script(tmp_path: Path) -> Path:

@@ -13,6 +13,8 @@ from launched import TRAIN, nodes, ranks
 from recording import wait_for, wait_recorded
 from slurm import ask, slurm
 
+pytestmark = pytest.mark.jobs
+
 #: What a script of SLURM does before it meets the others.
 PLACE = """
 import os

@@ -406,6 +406,7 @@ def start(native_build: Path, temporary: Path, wheel: Path, shm: Path) -> Start:
     return run
 
 
+@pytest.mark.jobs
 def test_all_of_it_runs_without_a_gpu(start: Start, tmp_path: Path) -> None:
     results = tmp_path / "results"
     begin = time.monotonic()

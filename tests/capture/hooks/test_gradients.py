@@ -11,6 +11,8 @@ from recording import run_python, wait_recorded
 
 from haiprof.analyzer import Analyzer
 
+pytestmark = pytest.mark.jobs
+
 RANKS, STEPS, SLOW_FROM = 3, 24, 8
 OWN_S, LATE_S = 0.03, 0.06
 TRAIN = f"""

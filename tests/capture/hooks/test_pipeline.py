@@ -13,6 +13,8 @@ from recording import run_python, wait_recorded
 from haiprof.analyzer import Analyzer
 from haiprof.capture import hooks
 
+pytestmark = pytest.mark.jobs
+
 RANKS, MICROBATCHES, EVEN, SLOW = 4, 8, 2, 2
 """Ranks, microbatches of a step, steps with even stages and with a slow one; one more before."""
 FORWARD_S = 0.05

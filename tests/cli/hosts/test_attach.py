@@ -18,6 +18,8 @@ from recording import wait_for
 
 from haiprof import Analyzer
 
+pytestmark = pytest.mark.jobs
+
 
 @pytest.fixture
 def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:

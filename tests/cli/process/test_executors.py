@@ -10,6 +10,8 @@ import pytest
 import runs
 from commands import haiprof, only_line
 
+pytestmark = pytest.mark.jobs
+
 _RANKS = 6
 
 
