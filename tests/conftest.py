@@ -1,5 +1,7 @@
 """What all tests share."""
 
+import sys
+
 from fixtures import away_from_the_checkout, native_build, shm
 from hypothesis import settings
 from real_data import pytest_configure, pytest_terminal_summary
@@ -11,6 +13,10 @@ __all__ = [
     "pytest_terminal_summary",
     "shm",
 ]
+
+# Compiling all tests takes each worker longer than collecting them, whatever
+# PYTHONDONTWRITEBYTECODE says of the programs that they start.
+sys.dont_write_bytecode = False
 
 # How long an example takes says how busy the machine is.
 settings.register_profile("untimed", deadline=None)

@@ -20,7 +20,8 @@ from haiprof.errors import HaiprofError
 from haiprof.sources.kineto import stream
 from haiprof.sources.kineto.stream import PIECE, Pieces
 
-TEXT = b"".join(b'{"n": %d},' % random.Random(i).getrandbits(40) for i in range(150_000))
+DICE = random.Random(1)
+TEXT = b"".join(b'{"n": %d},' % DICE.getrandbits(40) for _ in range(150_000))
 WAYS: dict[str, Callable[[bytes], bytes]] = {
     "": lambda data: data,
     "gzip": gzip.compress,
