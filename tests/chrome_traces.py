@@ -10,6 +10,7 @@ from decimal import ROUND_HALF_UP, Decimal, InvalidOperation, localcontext
 from typing import Any, NamedTuple
 
 import numpy as np
+from uncollected import uncollected
 
 from haiprof import _core
 
@@ -130,7 +131,7 @@ def label(value: Any) -> str | None:
 def as_json(value: Any) -> Any:
     """What JSON text has to say; a string stays as it is."""
     if isinstance(value, Written):
-        return ("json", json.loads(value))
+        return ("json", json_loads(value))
     if isinstance(value, str):
         return plain(value)
     return None if value is None else ("json", numbers(value))
@@ -138,7 +139,7 @@ def as_json(value: Any) -> Any:
 
 def numbers(value: Any) -> Any:
     if isinstance(value, Written):
-        return json.loads(value)
+        return json_loads(value)
     if isinstance(value, str):
         return value
     if isinstance(value, list):
@@ -258,6 +259,11 @@ for _group, _columns in GROUPS.items():
         for _member in _read.members:
             _by_member.setdefault(_member, []).append((_name, _read.how))
 
+#: An event with one of these is one of a collective.
+OF_COLLECTIVES = frozenset(
+    ("/Collective name", "/In msg nelems", "/Out msg nelems", "/Process Group Name")
+)
+
 Rows = dict[str, list[dict[str, Any]]]
 
 
@@ -292,10 +298,7 @@ def read_event(event: Any, rows: Rows) -> None:
         members.pop("args", None)
     if not add(group, members, side, rows) or group not in ("spans", "activities"):
         return
-    if any(
-        "/" + name in members
-        for name in ("Collective name", "In msg nelems", "Out msg nelems", "Process Group Name")
-    ):
+    if not OF_COLLECTIVES.isdisjoint(members):
         link = {"side": int(group == "activities"), "row": len(rows[group]) - 1}
         add("collectives", members, link, rows)
 
@@ -314,6 +317,11 @@ def add(group: str, members: dict[str, Any], given: dict[str, Any], rows: Rows) 
 
 def expected(raw: bytes) -> tuple[Rows, dict[str, Any]]:
     """The rows of a file by group, and its other members."""
+    with uncollected():
+        return _expected(raw)
+
+
+def _expected(raw: bytes) -> tuple[Rows, dict[str, Any]]:
     document = loads(raw.decode("utf-8", "replace"))
     rows: Rows = {}
     if isinstance(document, list):

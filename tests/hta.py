@@ -56,7 +56,8 @@ def workers(run: str) -> tuple[Worker, ...]:
 
 def result(run: str, analysis: str, last: bool) -> Any:
     """HTA's result; None if it failed."""
-    return traces.expected(run, "hta_061").get(f"{analysis}{'.with_last_step' if last else ''}")
+    path = f"{analysis}{'.with_last_step' if last else ''}"
+    return traces.expected_at(run, "hta_061", path)
 
 
 def cases(analysis: str) -> list[Any]:

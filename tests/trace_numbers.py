@@ -6,6 +6,7 @@ over all instants at which something begins or ends.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections import defaultdict
@@ -16,6 +17,7 @@ from typing import Any
 
 import polars as pl
 from traces import Trace, load
+from uncollected import uncollected
 
 from haiprof.views.trace.linking import roles
 from haiprof.views.trace.linking.linked import Linked, link
@@ -25,6 +27,8 @@ from haiprof.views.trace.linking.tensor_cores import on_tensor_cores
 PARTS = ("kernel", "memcpy", "memset", "communication", "runtime", "dataloader", "cpu")
 _DEPTH = {"step": 0, "user": 1, "op": 2, "runtime": 3}
 Row = dict[str, Any]
+#: Time on a device, and the part of it on tensor cores, ns.
+Times = tuple[int, int]
 
 
 class Recorded:
@@ -44,7 +48,18 @@ class Recorded:
 
     @cached_property
     def plain(self) -> Plain:
-        return Plain(self.trace.spans, self.trace.kernels)
+        with uncollected():
+            return Plain(self.trace.spans, self.trace.kernels)
+
+
+@functools.cache
+def _loads(name: str) -> bool:
+    return bool(re.match(r"enumerate\(DataLoader\)#.*\.__next__$|enumerate\(DataPipe\)#", name))
+
+
+@functools.cache
+def _communicates(name: str) -> bool:
+    return bool(re.match(r"(nccl|gloo|mpi|ucc|hccl|xccl|rccl):", name))
 
 
 @dataclass
@@ -55,32 +70,24 @@ class Node:
     parent: Node | None
     callees: list[Node] = field(default_factory=list)
     launched: list[Row] = field(default_factory=list)
+    start: int = field(init=False)
+    end: int = field(init=False)
+    name: str = field(init=False)
+    category: str = field(init=False)
 
-    @property
-    def start(self) -> int:
-        return int(self.row["start"])
-
-    @property
-    def end(self) -> int:
-        return int(self.row["start"] + max(self.row["duration"], 0))
-
-    @property
-    def name(self) -> str:
-        return str(self.row["name"])
-
-    @property
-    def category(self) -> str:
-        return str(self.row["category"])
+    def __post_init__(self) -> None:
+        self.start = int(self.row["start"])
+        self.end = int(self.row["start"] + max(self.row["duration"], 0))
+        self.name = str(self.row["name"])
+        self.category = str(self.row["category"])
 
     @property
     def loads(self) -> bool:
-        return bool(
-            re.match(r"enumerate\(DataLoader\)#.*\.__next__$|enumerate\(DataPipe\)#", self.name)
-        )
+        return _loads(self.name)
 
     @property
     def communicates(self) -> bool:
-        return bool(re.match(r"(nccl|gloo|mpi|ucc|hccl|xccl|rccl):", self.name))
+        return _communicates(self.name)
 
     @property
     def optimizes(self) -> bool:
@@ -209,9 +216,13 @@ class Plain:
         """Whether a call communicates itself, and does not only launch a kernel that does."""
         if node.name.startswith(("gloo:", "mpi:", "ucc:")) or not self.activities:
             return True
-        if any(self.role(row) == "communication" for row in self.activities):
+        if self._communicates_on_devices:
             return False
         return not node.name.startswith(("nccl:", "rccl:"))
+
+    @cached_property
+    def _communicates_on_devices(self) -> bool:
+        return any(self.role(row) == "communication" for row in self.activities)
 
     def breakdown(self) -> list[dict[str, int]]:
         """How long each part took of each step."""
@@ -293,6 +304,11 @@ class Plain:
         kernels = [row for row in self.activities if row["kind"] == "kernel"]
         return _share(kernels, self.tensor)
 
+    def _times(self, rows: list[Row]) -> Times:
+        rows = [row for row in rows if row["kind"] in ("kernel", "memcpy", "memset")]
+        lengths = [(row["end"] - row["start"], self.tensor(row)) for row in rows]
+        return sum(length for length, _ in lengths), sum(length for length, on in lengths if on)
+
     def operators(self) -> dict[str, dict[str, int]]:
         """What each operator cost, by name."""
         callees: dict[int, list[Node]] = defaultdict(list)
@@ -307,9 +323,10 @@ class Plain:
             ]:
                 merged[id(mine[0])] = merged.get(id(node), node)
         own: dict[int, int] = {}
-        device: dict[int, list[Row]] = defaultdict(list)
+        device: dict[int, Times] = defaultdict(lambda: (0, 0))
         can: dict[int, bool] = {}
-        below: dict[int, list[Row]] = {}
+        launched: dict[int, Times] = {}
+        below: dict[int, Times] = {}
         # Callees stand behind their callers.
         for node in reversed(self.nodes):
             if not node.known:
@@ -317,7 +334,8 @@ class Plain:
             mine = callees[id(node)]
             away = [(n.start, n.end) for n in [*mine, *_runtimes(node)]]
             own[id(node)] = node.end - node.start - _length(away, node.start, node.end)
-            below[id(node)] = node.launched + [row for n in mine for row in below[id(n)]]
+            launched[id(node)] = self._times(node.launched)
+            below[id(node)] = _sum([launched[id(node)], *(below[id(n)] for n in mine)])
             can[id(node)] = (
                 (node.category == "op" and node.name in OPERATORS)
                 or any(self.tensor(row) for row in node.launched)
@@ -328,7 +346,7 @@ class Plain:
             if node.known:
                 head = merged.get(id(node), node)
                 heads[id(head)] += own[id(node)]
-                device[id(head)] += node.launched
+                device[id(head)] = _sum([device[id(head)], launched[id(node)]])
         made: dict[str, dict[str, int]] = {}
         for node in self.nodes:
             if not node.operator or id(node) in merged:
@@ -337,12 +355,9 @@ class Plain:
             sums["calls"] += 1
             sums["host_total"] += node.end - node.start
             sums["host_self"] += heads[id(node)]
-            for name, rows in (("self", device[id(node)]), ("total", below[id(node)])):
-                rows = [r for r in rows if r["kind"] in ("kernel", "memcpy", "memset")]
-                sums[f"device_{name}"] += sum(r["end"] - r["start"] for r in rows)
-                sums[f"tensor_core_{name}"] += sum(
-                    r["end"] - r["start"] for r in rows if self.tensor(r)
-                )
+            for name, times in (("self", device[id(node)]), ("total", below[id(node)])):
+                sums[f"device_{name}"] += times[0]
+                sums[f"tensor_core_{name}"] += times[1]
             sums["tensor_core_eligible"] |= can[id(node)]
         return made
 
@@ -369,6 +384,10 @@ class Plain:
             if made[name]["occupancy"] is not None:
                 made[name]["occupancy"] /= 100
         return made
+
+
+def _sum(times: list[Times]) -> Times:
+    return sum(time for time, _ in times), sum(on for _, on in times)
 
 
 def _nested(spans: pl.DataFrame) -> list[Node]:

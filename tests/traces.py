@@ -21,6 +21,7 @@ from typing import Any
 import polars as pl
 import pytest
 from real_data import DATA, lacking, need
+from uncollected import uncollected
 
 from haiprof import schema
 
@@ -103,9 +104,20 @@ def _expected() -> dict[str, bytes]:
 
 def expected(run: str, tool: str) -> dict[str, Any]:
     """What ``tool`` (``tb_tip``, ``hta_061``) made of a run: path below it -> JSON."""
+    return {path: json.loads(content) for path, content in _expected_of(run, tool).items()}
+
+
+def expected_at(run: str, tool: str, path: str) -> Any:
+    """One of the contents of :func:`expected`; None if there is no such path."""
+    content = _expected_of(run, tool).get(path)
+    return None if content is None else json.loads(content)
+
+
+@functools.cache
+def _expected_of(run: str, tool: str) -> dict[str, bytes]:
     beneath = f"{run}/{tool}/"
     return {
-        name[name.index(beneath) + len(beneath) :].removesuffix(".json"): json.loads(content)
+        name[name.index(beneath) + len(beneath) :].removesuffix(".json"): content
         for name, content in _expected().items()
         if beneath in name and name.endswith(".json")
     }
@@ -126,11 +138,12 @@ def events(raw: bytes) -> tuple[list[Event], dict[str, Any]]:
 
 def read(raw: bytes, file: Path) -> Trace:
     """Make the tables of the text of a trace."""
-    found, header = events(raw)
-    reading = _Reading(int(header.get("baseTimeNanoseconds") or 0))
-    for event in found:
-        reading.add(event)
-    frames = {name: _frame(schema.TABLES[name], rows) for name, rows in reading.rows.items()}
+    with uncollected():
+        found, header = events(raw)
+        reading = _Reading(int(header.get("baseTimeNanoseconds") or 0))
+        for event in found:
+            reading.add(event)
+        frames = {name: _frame(schema.TABLES[name], rows) for name, rows in reading.rows.items()}
     rank = (header.get("distributedInfo") or {}).get("rank")
     return Trace(
         file, **frames, gpus=header.get("deviceProperties") or [], rank=rank, header=header
@@ -259,9 +272,9 @@ class _Reading:
         if row["category"] is None:
             return
         name = row["name"]
-        step = re.fullmatch(r"ProfilerStep#(\d+)", name)
-        if step and row["category"] in ("op", "user"):
-            row |= {"category": "step", "step": int(step[1])}
+        step = _step_of(name)
+        if step is not None and row["category"] in ("op", "user"):
+            row |= {"category": "step", "step": step}
         row["thread"] = self._thread(event)
         row |= {
             "sequence": _whole(args.get("Sequence number")),
@@ -276,7 +289,7 @@ class _Reading:
             "attributes": _json(args) if row["category"] == "counters" else None,
         }
         self.rows["spans"].append(row)
-        named = _HOST_COLLECTIVE.fullmatch(name)
+        named = _host_collective(name)
         if row["category"] in ("op", "user") and (
             "Collective name" in args or name == "record_param_comms" or named
         ):
@@ -308,6 +321,19 @@ class _Reading:
         return found
 
 
+# Events are many, and their names few.
+@functools.cache
+def _step_of(name: str) -> int | None:
+    found = re.fullmatch(r"ProfilerStep#(\d+)", name)
+    return int(found[1]) if found else None
+
+
+@functools.cache
+def _host_collective(name: str) -> re.Match[str] | None:
+    return _HOST_COLLECTIVE.fullmatch(name)
+
+
+@functools.cache
 def _host_category(category: str) -> str | None:
     if category in _OPS:
         return "op"
@@ -363,6 +389,8 @@ def _ns(microseconds: Any) -> int:
 
 
 def _whole(value: Any) -> int | None:
+    if value is None:  # most are, and an exception costs ten times as much
+        return None
     try:
         return int(value)
     except (TypeError, ValueError):

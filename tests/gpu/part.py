@@ -58,6 +58,13 @@ class Part:
         until = min(self._until, time.monotonic() + seconds)
         return lambda: time.monotonic() < until
 
+    def rounds(self, seconds: float) -> Callable[[], bool]:
+        """Return what ``spend`` does, for rounds that are repeated to measure more exactly.
+
+        Without a GPU times mean nothing, and the fewest rounds suffice.
+        """
+        return self.spend(0.0 if self.device == "cpu" else seconds)
+
     def needs_gpu(self) -> None:
         """Raise Skipped where there is none."""
         if self.device == "cpu":

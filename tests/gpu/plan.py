@@ -17,8 +17,6 @@ class Planned(NamedTuple):
     group: str = ""
     #: It uses haiprof, and has to wait until that is installed.
     haiprof: bool = True
-    #: Seconds that suffice without a GPU, where times mean nothing; 0: it ends by itself.
-    brief: float = 0.0
     #: It uses all the time that is left.
     fills: bool = False
 
@@ -60,19 +58,18 @@ _CORRECTNESS = (
 _REST = (
     Planned("times", "A1 Kernel times, against torch.profiler", "counts", 90,
             "times,transformer,resnet50"),
-    Planned("soak", "A5, B4 Many millions of kernels", "soak", 55, brief=50),
-    Planned("launches", "A2, B2 Cost per launch, and distortion on the GPU", "launches", 36,
-            brief=16),
+    Planned("soak", "A5, B4 Many millions of kernels", "soak", 55),
+    Planned("launches", "A2, B2 Cost per launch, and distortion on the GPU", "launches", 36),
     Planned("phases", "A3 Device phases", "phases", 36, "resnet50,transformer"),
     Planned("replays", "A4 Replays of CUDA graphs", "replays", 24),
-    Planned("toggling", "B11 What is left after recording ended", "toggling", 30, brief=14),
-    Planned("flushes", "B3 FlushAll(0)", "flushes", 24, brief=20),
-    Planned("nvml", "B7 NVML and GPM", "nvml", 26, brief=8),
-    Planned("sampling", "haiprof's own sampler of GPUs", "sampling", 16, brief=8),
+    Planned("toggling", "B11 What is left after recording ended", "toggling", 30),
+    Planned("flushes", "B3 FlushAll(0)", "flushes", 24),
+    Planned("nvml", "B7 NVML and GPM", "nvml", 26),
+    Planned("sampling", "haiprof's own sampler of GPUs", "sampling", 16),
 )  # fmt: skip
 _OVERHEAD = (
     Planned("overhead", "A2 What a step costs more: transformer", "overhead", 50, "transformer",
-            brief=14, fills=True),
+            fills=True),
 )  # fmt: skip
 PLAN = tuple(
     planned._replace(group=group)

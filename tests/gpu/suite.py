@@ -151,8 +151,6 @@ class Suite:
             if reason:
                 return 0.0, reason
         wanted = planned.seconds
-        if self.device == "cpu" and planned.brief:
-            wanted = planned.brief
         left = self.until - time.time()
         if left < ENOUGH * wanted:
             return 0.0, f"{max(left, 0):.0f} s were left, and it takes {wanted:.0f} s"

@@ -101,6 +101,16 @@ def test_of_rows_with_one_name_the_last_counts_and_rounds_are_kept(tmp_path: Pat
     assert found["rounds"] == [{"off": 1.5}]
 
 
+@pytest.mark.parametrize(("device", "more"), [("cuda", True), ("cpu", False)])
+def test_rounds_go_on_for_a_time_only_where_times_mean_something(
+    device: str, more: bool, tmp_path: Path
+) -> None:
+    part = Part("m", device, 60, tmp_path / "out", "")
+    assert part.rounds(30)() is more
+    assert part.spend(30)()
+    assert not part.rounds(0)()
+
+
 def test_a_file_is_replaced_and_nothing_else_lies_beside_it(tmp_path: Path) -> None:
     folder = tmp_path / "results"
     folder.mkdir()

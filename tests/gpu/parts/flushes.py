@@ -15,7 +15,8 @@ from gpu import cupti, jobs, modes
 #: Seconds between two calls, and the share of the time that it is looked at.
 PERIODS = {0.1: 0.18, 0.01: 0.18, 0.05: 0.18, 1.0: 0.46}
 LAUNCHES = 20_000
-BLOCK = 0.5
+#: The shortest block, s; without a GPU one in which some calls are made.
+BLOCK = {"cuda": 0.5, "cpu": 0.25}
 
 
 def measure(part: Part) -> None:
@@ -36,8 +37,8 @@ def one(
     part: Part, what: str, period: float, seconds: float, launches: jobs.Launches,
     library: cupti.Cupti, probe: cupti.Probe,
 ) -> None:  # fmt: skip
-    block = max(BLOCK, 1.2 * period)
-    going = part.spend(seconds - 2 * block)
+    block = max(BLOCK[part.device], 1.2 * period)
+    going = part.rounds(seconds - 2 * block)
     during: list[float] = []
     without: list[float] = []
     took: list[float] = []

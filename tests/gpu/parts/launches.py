@@ -65,7 +65,7 @@ def pairs(
     part: Part, haiprof: modes.Haiprof, once: Callable[[], float], seconds: float
 ) -> tuple[list[float], list[float], int]:
     """Times with all kernels recorded, and without; and how many kernels were recorded."""
-    going = part.spend(seconds)
+    going = part.rounds(seconds)
     during: list[float] = []
     without: list[float] = []
     once()
@@ -118,7 +118,7 @@ def graphs(part: Part, haiprof: modes.Haiprof, work: Work, seconds: float) -> No
 
 
 def profiler(part: Part, work: Work, seconds: float) -> None:
-    going = part.spend(seconds)
+    going = part.rounds(seconds)
     during: list[float] = []
     without: list[float] = []
     while going() or len(during) < 2:

@@ -80,7 +80,7 @@ class Poller:
 
 def one(part: Part, rate: int, seconds: float, launches: jobs.Launches, poller: Poller) -> None:
     block = max(0.5, 1.0 / rate)
-    going = part.spend(seconds - 2 * block)
+    going = part.rounds(seconds - 2 * block)
     during: list[float] = []
     without: list[float] = []
     while going() or len(during) < 2:

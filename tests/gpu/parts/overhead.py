@@ -49,7 +49,8 @@ def measure(part: Part) -> None:
         rounds: list[dict[str, float]] = []
         written = 0
         lot = time.monotonic()
-        while part.left() > profiler + 3 or len(rounds) < 2:
+        going = part.rounds(part.left() - profiler - 3)
+        while going() or len(rounds) < 2:
             rounds.append(blocks.round(counting=not written))
             if len(rounds) >= 2 and time.monotonic() > lot + LOT:
                 written = tell(part, model, blocks, rounds, written)
@@ -168,7 +169,7 @@ def _judged(mode: str, met: bool | None, blocks: Blocks, rate: float) -> tuple[s
 
 
 def beside(part: Part, model: str, blocks: Blocks, rounds: Rounds, seconds: float) -> None:
-    going = part.spend(seconds)
+    going = part.rounds(seconds)
     times: list[dict[str, float]] = []
     while going() or len(times) < 2:
         times.append(blocks.profiled(part.device))

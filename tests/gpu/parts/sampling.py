@@ -23,7 +23,8 @@ def measure(part: Part) -> None:
     training = jobs.training("transformer", jobs.Machine(part.device))
     took: list[float] = []
     values: dict[str, float] = {}
-    while part.left() > 1 or len(took) < 2:
+    going = part.rounds(part.left() - 1)
+    while going() or len(took) < 2:
         training.steps(5)
         training.machine.wait()
         if time.monotonic_ns() < sampler.next_due_ns:

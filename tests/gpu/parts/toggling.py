@@ -84,7 +84,8 @@ def rounds(part: Part, workers: dict[str, Worker]) -> None:
     steps: dict[str, list[float]] = {name: [] for name in workers}
     toggles: list[list[float]] = []
     names = list(workers)
-    while part.left() > 8 or len(toggles) < 2:
+    going = part.rounds(part.left() - 8)
+    while going() or len(toggles) < 2:
         toggles.append(workers["recorded before"].ask("toggle"))
         for name in names:
             launch, step = workers[name].ask("block")
