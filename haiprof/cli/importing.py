@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import signal
 from pathlib import Path
 
 from haiprof.cli.process.console import say
+from haiprof.cli.process.interrupts import interruptible
 from haiprof.cli.process.progress import bytes_read
 from haiprof.common.printable import printable
 from haiprof.errors import HaiprofError
@@ -28,7 +28,7 @@ def import_traces(path: str, out: Path | None) -> None:
     from haiprof.sources.imports.formats import find
     from haiprof.sources.imports.kept import keep, place_of, why_not_fresh
 
-    signal.siginterrupt(signal.SIGINT, True)
+    interruptible()
     found = find(path)
     if found is None:
         raise HaiprofError(f"{path}: no traces (*.json) in it: give a trace or a folder of traces")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from haiprof.cli.process.console import say, spinner
 from haiprof.cli.process.executors import executor_of
+from haiprof.cli.process.interrupts import interruptible
 from haiprof.cli.process.progress import bytes_read, on_terminal
 from haiprof.common.printable import printable
 from haiprof.errors import HaiprofError
@@ -31,9 +31,7 @@ def open_run(path: str | Path, executor: Executor | None = None) -> Analyzer:
     """
     from haiprof.analyzer import Analyzer
 
-    # polars restarts calls that SIGINT interrupts: a read from a file server that hangs would
-    # go on for ever.
-    signal.siginterrupt(signal.SIGINT, True)
+    interruptible()
     size = _size(path) if on_terminal() else None
     if size is None:
         with spinner("reading the run"):

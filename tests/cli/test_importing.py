@@ -98,6 +98,9 @@ def test_an_import_that_is_stopped_leaves_none(number: signal.Signals, tmp_path:
         # Nobody ends this trace.
         trace.write(b'{"traceEvents": [')
         wait_for(lambda: hidden(tmp_path) != [])
+        # Now it waits for more of the trace; polars, which it has loaded, is not to hold Ctrl-C up.
+        maps, stat = (Path(f"/proc/{started.pid}/{name}") for name in ("maps", "stat"))
+        wait_for(lambda: "polars" in maps.read_text() and ") S " in stat.read_text())
         started.send_signal(number)
         _, said = started.communicate(timeout=60)
     assert not (tmp_path / "out").exists()
