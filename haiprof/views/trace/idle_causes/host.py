@@ -164,15 +164,16 @@ class _Explained:
         self._linked, self._dry = linked, dry
         self._thread = linked.ops["thread"].to_numpy()
         self._own: dict[int, _Open] = {}
+        self._in_calls: dict[int, Pieces] = {}
         self._rest: dict[int, Intervals] = {}
         host = linked.host
-        self._active = linked.of("op", "runtime") | host.loads | host.communicates
+        active = linked.of("op", "runtime") | host.loads | host.communicates
         for thread, time in wanted.items():
             low, high = self._of(thread)
             within = _Open(linked, time, low, high)
             if thread != ANY_THREAD:
-                within.take("launch", self._active)
-            inside = within.pieces()
+                within.take("launch", active)
+            inside = self._in_calls[thread] = within.pieces()
             self._own[thread] = _Open(linked, merge(inside.start, inside.end), low, high)
             self._rest[thread] = within.time
 
@@ -193,7 +194,7 @@ class _Explained:
                 explain(each)
         by_all = together.pieces()
         for thread, each in self._own.items():
-            each.take("launch", self._active)
+            each.take_from(self._in_calls.pop(thread))
             each.time = self._rest[thread]
             each.take_from(by_all)
             if thread != ANY_THREAD and len(each.time[0]):
