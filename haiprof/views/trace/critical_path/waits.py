@@ -239,7 +239,7 @@ def _waiting(linked: Linked, acts: Activities) -> Index:
     for lane in np.unique(lane_of):
         among = np.flatnonzero((acts.lane == lane) & (acts.call >= 0))
         waiting.append(_next(among, acts.launch, when[lane_of == lane]))
-    calls = np.setdiff1d(calls, runtime[waits])
+    calls = calls[~np.isin(calls, runtime[waits])]
     thread = linked.ops["thread"].to_numpy()
     launching = np.where(acts.call >= 0, thread[acts.call], 0) if len(thread) else acts.row
     for each in np.unique(thread[calls]):

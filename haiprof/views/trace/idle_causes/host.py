@@ -181,7 +181,9 @@ class _Explained:
         """Rows of a thread's spans."""
         if thread == ANY_THREAD:
             return 0, len(self._thread)
-        low, high = (int(np.searchsorted(self._thread, thread, side)) for side in ("left", "right"))
+        # Of the column's own type, or all of it would be cast.
+        own = self._thread.dtype.type(thread)
+        low, high = (int(np.searchsorted(self._thread, own, side)) for side in ("left", "right"))
         return low, high
 
     def pieces(self) -> dict[int, Pieces]:
@@ -261,7 +263,9 @@ def _launch_starts(linked: Linked) -> Times:
     """When the spans began that launched work, sorted: calls of the runtime, else operators."""
     known = linked.runtime
     by_op = rows(linked.activities["op"])[known < 0]
-    return np.sort(linked.start[np.concatenate((known[known >= 0], by_op[by_op >= 0]))])
+    launching = np.concatenate((known[known >= 0], by_op[by_op >= 0]))
+    # Nearly sorted, which a stable sort is quick about.
+    return np.sort(linked.start[launching], kind="stable")
 
 
 def _launches(linked: Linked) -> Mask:
