@@ -202,7 +202,7 @@ def losses_of(
     peaks = device_rules.peaks(_allocations(process, rules.ALLOCATIONS))
     give_back()
     case = Case(linked, peaks, devices, list(dict.fromkeys(backends)), waits)
-    idle = frames.summed_by_device(linked, case.whole_idle)
+    idle = frames.summed_by_device(linked, case.whole_idle, case.idle[0])
     if process.trace is None and not linked.stepped and linked.activities.height:
         return [], idle
     problems = operator_problems(linked, process.gpus, case.shorter)

@@ -55,10 +55,11 @@ def of_calls(linked: Linked, host: Host, acts: Activities) -> Waits:
     if not len(acts.row) or not len(host.row):
         return Waits(none, none, np.zeros(0, bool), (none, none))
     runtime = (linked.category == RUNTIME) & (host.last >= 0)
-    copies = runtime & linked.matches(COPIES)
-    syncs = np.flatnonzero(runtime & linked.matches(SYNCHRONISES))
-    known = acts.call >= 0
-    own = np.flatnonzero(known & copies[acts.call] & (acts.end <= acts.returned + TOLERANCE))
+    syncs = np.flatnonzero(runtime)
+    syncs = syncs[linked.matches(SYNCHRONISES, syncs)]
+    own = np.flatnonzero((acts.call >= 0) & runtime[acts.call])
+    own = own[linked.matches(COPIES, acts.call[own])]
+    own = own[acts.end[own] <= acts.returned[own] + TOLERANCE]
     scope = _scope(linked, acts, syncs)
     calls, found = _awaited(linked, acts, syncs, scope)
     call, of = np.concatenate((acts.call[own], calls)), np.concatenate((own, found))
@@ -71,7 +72,7 @@ def of_calls(linked: Linked, host: Host, acts: Activities) -> Waits:
     last = np.append(call[1:] != call[:-1], True)[: len(call)]
     call, of, queue = call[last], of[last], queue[last]
     inside = (acts.end[of] < linked.end[call]) | (acts.start[of] < linked.end[call])
-    all_of = ~linked.matches(ONE_EVENT)[syncs]
+    all_of = ~linked.matches(ONE_EVENT, syncs)
     others = _last_launched(linked, acts, syncs[all_of], scope[all_of])
     return Waits(call[inside], of[inside], queue[inside], others)
 
@@ -230,7 +231,8 @@ def _covered(low: Times, high: Times, until: Times) -> Times:
 
 def _waiting(linked: Linked, acts: Activities) -> Index:
     """Activities whose stream had to wait for an event just before their launch."""
-    calls = np.flatnonzero(linked.matches(STREAM_WAITS) & (linked.category == RUNTIME))
+    calls = np.flatnonzero(linked.category == RUNTIME)
+    calls = calls[linked.matches(STREAM_WAITS, calls)]
     runtime, waits = linked.runtime, _device_waits(linked)
     waits = waits[matching(linked.activities["name"][waits], _WAITED)]
     waits = waits[linked.stream[waits] >= 0]
@@ -239,7 +241,7 @@ def _waiting(linked: Linked, acts: Activities) -> Index:
     for lane in np.unique(lane_of):
         among = np.flatnonzero((acts.lane == lane) & (acts.call >= 0))
         waiting.append(_next(among, acts.launch, when[lane_of == lane]))
-    calls = np.setdiff1d(calls, runtime[waits])
+    calls = calls[~np.isin(calls, runtime[waits])]
     thread = linked.ops["thread"].to_numpy()
     launching = np.where(acts.call >= 0, thread[acts.call], 0) if len(thread) else acts.row
     for each in np.unique(thread[calls]):

@@ -127,13 +127,14 @@ class Replay:
     def _separate(self, linked: Linked, time: Times, start: int, own: tuple[int, int]) -> None:
         """Find the window's own work, and what precedes it."""
         begun, done = own
-        runtime = linked.runtime
-        launch = np.append(linked.start, 0)[runtime]
-        launched = (launch >= begun) & (launch < done)
-        # An activity of unknown launch is the window's if it begins in it.
-        launched = np.where(runtime >= 0, launched, linked.activities["start"].to_numpy() >= start)
         on = np.flatnonzero(self._who <= ACTIVITY)
-        launched = launched[ACTIVITY - self._who[on]]
+        row = ACTIVITY - self._who[on]
+        runtime = linked.runtime[row]
+        known = runtime >= 0
+        # An activity of unknown launch is the window's if it begins in it.
+        launched = linked.activities["start"].to_numpy()[row] >= start
+        launch = linked.start[runtime[known]]
+        launched[known] = (launch >= begun) & (launch < done)
         self._mine = (time[self._source] >= begun) & (time[self._target] <= done)
         self._mine[on] = launched
         if self._lead > 0:

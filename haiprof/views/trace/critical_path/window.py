@@ -73,13 +73,15 @@ class Host:
     @classmethod
     def of(cls, linked: Linked, start: int, end: int) -> Host:
         """Find the instants of a window."""
-        calls = linked.category < len(CALLS)
-        low, high = np.maximum(linked.start, start), np.minimum(linked.end, end)
-        rows = np.flatnonzero(calls & (high > low)).astype(np.int32)
+        within = (linked.start < end) & (linked.end > start) & (linked.category < len(CALLS))
+        rows = np.flatnonzero(within).astype(np.int32)
+        low, high = np.maximum(linked.start[rows], start), np.minimum(linked.end[rows], end)
+        some = high > low
+        rows, low, high = rows[some], low[some], high[some]
         thread = linked.ops["thread"].to_numpy()[rows]
         row = np.concatenate((rows, rows))
         begins = np.arange(len(row)) < len(rows)
-        time = np.concatenate((low[rows], high[rows]))
+        time = np.concatenate((low, high))
         on = np.concatenate((thread, thread))
         # At one instant, ends come before beginnings; callees end before their callers.
         order = np.lexsort((np.where(begins, row, -row), begins, time, on))
@@ -161,12 +163,12 @@ class Activities:
     def of(cls, linked: Linked, start: int, end: int) -> Activities:
         """Find the activities of a window."""
         acts = linked.activities
-        low = np.maximum(acts["start"].to_numpy(), start)
-        high = np.minimum(acts["end"].to_numpy(), end)
-        rows = np.flatnonzero(linked.busy & (high >= low))
+        begun, ended = acts["start"].to_numpy(), acts["end"].to_numpy()
+        rows = np.flatnonzero(linked.busy & (begun <= end) & (ended >= start))
+        low, high = np.maximum(begun[rows], start), np.minimum(ended[rows], end)
         lane = lanes(linked, rows)
-        order = np.lexsort((high[rows], low[rows], lane))
-        rows, lane = rows[order], lane[order]
+        order = np.lexsort((high, low, lane))
+        rows, lane, low, high = rows[order], lane[order], low[order], high[order]
         call = linked.runtime[rows]
         # Without the call, the operator that the file names.
         op = linked.activities["op"][rows].cast(pl.Int32).fill_null(-1).to_numpy()
@@ -180,8 +182,8 @@ class Activities:
         return cls(
             rows.astype(np.int32),
             lane,
-            low[rows],
-            high[rows],
+            low,
+            high,
             call,
             launch,
             returned,

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -202,7 +202,7 @@ def _explained(
         # What followed may not have been recorded.
         by_host = np.where(has, by_host, start)
     found = [
-        _by_host(linked, start, by_host, following, launches),
+        *_by_host(linked, start, by_host, following, launches),
         _unknown(by_host, unknown),
         _queued(linked, launches, unknown, end, following),
     ]
@@ -215,13 +215,13 @@ def _explained(
     return _sorted(_for_ranks(linked, idle, waits))
 
 
-_Found: TypeAlias = tuple[Index, Times, Times, Index, Index, Index]
+_Found: TypeAlias = tuple[npt.NDArray[np.integer[Any]], ...]
 
 
 def _by_host(
     linked: Linked, start: Times, end: Times, following: Index, launches: Launched
-) -> _Found:
-    """What the host did before it launched what follows."""
+) -> list[_Found]:
+    """What the host did before it launched what follows: by the thread that did."""
     some = np.flatnonzero(end > start)
     span = np.append(launches.span, -1)[following[some]]
     # Spans stand by thread, so that a row tells its thread.
@@ -249,13 +249,12 @@ def _by_host(
                 gap,
                 np.maximum(start[gap], known.start[at]),
                 np.minimum(end[gap], known.end[at]),
-                known.cause[at].astype(np.intp),
-                known.row[at].astype(np.intp),
+                known.cause[at],
+                known.row[at],
                 np.full(len(gap), -1),
             )
         )
-    gap, begin, until, cause, row, awaited = _joined(found, 6)
-    return gap, begin, until, cause, row, awaited
+    return found
 
 
 def _unknown(start: Times, end: Times) -> _Found:
@@ -297,7 +296,7 @@ def _for_ranks(linked: Linked, idle: Idle, waits: Intervals | None) -> Idle:
     return Idle(start, end, cause, lane, span, awaited, following, idle.lanes)
 
 
-def _joined(parts: Sequence[tuple[Times, ...]], width: int) -> list[Times]:
+def _joined(parts: Sequence[tuple[npt.NDArray[np.integer[Any]], ...]], width: int) -> list[Times]:
     """Join the columns of all parts, of whole numbers."""
     none = np.zeros(0, np.int64)
     return [np.concatenate([none, *(part[at] for part in parts)]) for at in range(width)]

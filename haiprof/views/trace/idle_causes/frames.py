@@ -75,18 +75,20 @@ def by_device(
         as in :func:`haiprof.views.trace.temporal.temporal`, and may be 0.
     """
     idle = of_devices(linked, waits, drop_last_step=drop_last_step)
-    return summed_by_device(linked, idle, drop_last_step=drop_last_step)
+    stepped, _ = in_steps(linked, idle)
+    return summed_by_device(linked, idle, stepped, drop_last_step=drop_last_step)
 
 
-def summed_by_device(linked: Linked, idle: Idle, *, drop_last_step: bool = False) -> pl.DataFrame:
-    """Return :func:`by_device` of causes that are known already."""
+def summed_by_device(
+    linked: Linked, idle: Idle, stepped: Idle, *, drop_last_step: bool = False
+) -> pl.DataFrame:
+    """Return :func:`by_device` of causes that are known already; ``stepped``: those in steps."""
     known = np.zeros(len(idle.start), np.int64)
     for number, each in enumerate(ran(linked, drop_last_step=drop_last_step)):
         mine = idle.lane == number
         window = merge(*each.windows(linked.recorded))
         known[mine] = covered(*window, idle.start[mine], idle.end[mine])
     summed = _summed(linked, idle, known)
-    stepped, _ = in_steps(linked, idle)
     within = (
         pl.DataFrame({"lane": stepped.lane, "code": stepped.cause, "in_steps": stepped.length})
         .group_by("lane", "code")

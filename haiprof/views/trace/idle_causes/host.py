@@ -132,17 +132,24 @@ class _Open:
 
     def take_from(self, known: Pieces) -> None:
         """Explain what others found at the same time."""
+        self.add(self.shared(known))
+
+    def shared(self, known: Pieces) -> Pieces:
+        """Return what others found at the same time."""
         first, at = sharing(*self.time, known.start, known.end)
         start = np.maximum(self.time[0][first], known.start[at])
         end = np.minimum(self.time[1][first], known.end[at])
-        self.found.append(Pieces(start, end, known.cause[at], known.row[at]))
-        self.time = subtract(*self.time, *merge(start, end))
+        return Pieces(start, end, known.cause[at], known.row[at])
+
+    def add(self, found: Pieces) -> None:
+        """Explain all of its time that is in these pieces; they do not go beyond it."""
+        self.found.append(found)
+        self.time = subtract(*self.time, *merge(found.start, found.end))
 
     def _keep(self, cause: str, start: Times, end: Times, row: Rows) -> None:
         if len(start):
             code = np.full(len(start), CAUSES.index(cause), np.uint8)
-            self.found.append(Pieces(start, end, code, row))
-            self.time = subtract(*self.time, *merge(start, end))
+            self.add(Pieces(start, end, code, row))
 
     def pieces(self) -> Pieces:
         """Return what was explained, by time."""
@@ -164,15 +171,16 @@ class _Explained:
         self._linked, self._dry = linked, dry
         self._thread = linked.ops["thread"].to_numpy()
         self._own: dict[int, _Open] = {}
+        self._in_calls: dict[int, Pieces] = {}
         self._rest: dict[int, Intervals] = {}
         host = linked.host
-        self._active = linked.of("op", "runtime") | host.loads | host.communicates
+        active = linked.of("op", "runtime") | host.loads | host.communicates
         for thread, time in wanted.items():
             low, high = self._of(thread)
             within = _Open(linked, time, low, high)
             if thread != ANY_THREAD:
-                within.take("launch", self._active)
-            inside = within.pieces()
+                within.take("launch", active)
+            inside = self._in_calls[thread] = within.pieces()
             self._own[thread] = _Open(linked, merge(inside.start, inside.end), low, high)
             self._rest[thread] = within.time
 
@@ -180,7 +188,9 @@ class _Explained:
         """Rows of a thread's spans."""
         if thread == ANY_THREAD:
             return 0, len(self._thread)
-        low, high = (int(np.searchsorted(self._thread, thread, side)) for side in ("left", "right"))
+        # Of the column's own type, or all of it would be cast.
+        own = self._thread.dtype.type(thread)
+        low, high = (int(np.searchsorted(self._thread, own, side)) for side in ("left", "right"))
         return low, high
 
     def pieces(self) -> dict[int, Pieces]:
@@ -191,9 +201,16 @@ class _Explained:
         for explain in self._causes():
             for each in (*self._own.values(), together):
                 explain(each)
+        calls = linked.of("op", "runtime")
+        together.take("launch", calls)
         by_all = together.pieces()
         for thread, each in self._own.items():
-            each.take("launch", self._active)
+            known = each.shared(self._in_calls.pop(thread))
+            # Calls count before ranges within them.
+            if linked.crossing or not calls[known.row].all():
+                each.take("launch", calls)
+                known = each.shared(known)
+            each.add(known)
             each.time = self._rest[thread]
             each.take_from(by_all)
             if thread != ANY_THREAD and len(each.time[0]):
@@ -230,7 +247,6 @@ class _Explained:
         yield spans("cpu_operator", _outermost(linked, computes, LONG_ENOUGH))
         del computes
         yield functools.partial(_Open.take_after, waits=waits, dry=self._dry)
-        yield spans("launch", linked.of("op", "runtime"))
 
     def _alone_in_python(self, thread: int) -> Mask:
         """Python functions of a thread that take long and in which nothing was launched."""
@@ -260,7 +276,9 @@ def _launch_starts(linked: Linked) -> Times:
     """When the spans began that launched work, sorted: calls of the runtime, else operators."""
     known = linked.runtime
     by_op = rows(linked.activities["op"])[known < 0]
-    return np.sort(linked.start[np.concatenate((known[known >= 0], by_op[by_op >= 0]))])
+    launching = np.concatenate((known[known >= 0], by_op[by_op >= 0]))
+    # Nearly sorted, which a stable sort is quick about.
+    return np.sort(linked.start[launching], kind="stable")
 
 
 def _launches(linked: Linked) -> Mask:

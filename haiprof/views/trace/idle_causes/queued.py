@@ -167,7 +167,7 @@ def event_waits(linked: Linked) -> Mask:
     before[1:][same] = launch[:-1][same]
 
     def tell(mine: Mask, times: Times) -> None:
-        times = np.sort(times)
+        times = np.sort(times, kind="stable")
         some = np.flatnonzero(mine)
         between = np.searchsorted(times, launch[some]) - np.searchsorted(
             times, before[some], side="right"
@@ -181,7 +181,7 @@ def event_waits(linked: Linked) -> Mask:
         there = recorded[(linked.device[recorded] == on) & (linked.stream[recorded] == queue)]
         tell((device == on) & (stream == queue), linked.start[runtime[there]])
     thread = linked.ops["thread"].to_numpy()
-    calls = np.setdiff1d(calls, runtime[recorded])
+    calls = calls[~np.isin(calls, runtime[recorded])]
     for each in np.unique(thread[calls]):
         tell(thread[runtime[known]] == each, linked.start[calls[thread[calls] == each]])
     return waits_for_event

@@ -42,13 +42,16 @@ def innermost(
     found = np.full(len(instant), -1, np.int32)
     if not len(rows) or not len(instant):
         return found
-    on = linked.ops["thread"].to_numpy()[rows]
-    begun = linked.start[rows]
+    on = linked.ops["thread"].to_numpy()
     for each in np.unique(thread):
         low, high = np.searchsorted(on, each), np.searchsorted(on, each, side="right")
         asked = np.flatnonzero(thread == each)
-        at = np.searchsorted(begun[low:high], instant[asked], side="right") - 1
-        found[asked] = np.where(at >= 0, rows[np.maximum(at + low, 0)], -1)
+        # The last span that had begun, then the last candidate up to that one: gathering when all
+        # candidates began would take longer.
+        last = low + np.searchsorted(linked.start[low:high], instant[asked], side="right") - 1
+        last = last.astype(np.int32)
+        candidate = rows[np.searchsorted(rows, last, side="right") - 1]
+        found[asked] = np.where((candidate >= low) & (candidate <= last), candidate, -1)
     return first_beyond(parent, found, linked.end, instant)
 
 

@@ -156,11 +156,16 @@ class Linked:
         """For each span of ``ops`` the number of its name, and the names by number."""
         return numbered(self.ops["name"])
 
-    def matches(self, pattern: str) -> npt.NDArray[np.bool_]:
-        """Say of each span of ``ops`` whether its name contains ``pattern``, a regex of polars."""
+    def matches(
+        self, pattern: str, rows: npt.NDArray[np.integer[Any]] | None = None
+    ) -> npt.NDArray[np.bool_]:
+        """Say of spans whether their name contains ``pattern``, a regex of polars.
+
+        ``rows``: of ``ops``; by default all.
+        """
         number, texts = self.named
         found = texts.cast(pl.String).str.contains(pattern).fill_null(False)
-        mask: npt.NDArray[np.bool_] = found.to_numpy()[number]
+        mask: npt.NDArray[np.bool_] = found.to_numpy()[number if rows is None else number[rows]]
         return mask
 
     @functools.cached_property

@@ -255,15 +255,16 @@ def _replays(linked: Linked, rows: npt.NDArray[np.intp]) -> tuple[pl.Series, pl.
 
 def _calls(linked: Linked, operators: npt.NDArray[np.int32]) -> pl.DataFrame:
     """Name and inputs of these operators, by ``row``."""
-    rows = np.unique(operators)
-    rows = rows[rows >= 0]
+    wanted = np.zeros(len(linked.start) + 1, np.bool_)
+    wanted[operators] = True
+    rows = np.flatnonzero(wanted[:-1]).astype(np.int32)
     number, texts = linked.named
     names = texts.cast(pl.String).to_list()
-    wanted = np.array([name is not None and known.needs_values(name) for name in names], np.bool_)
+    needs = np.array([name is not None and known.needs_values(name) for name in names], np.bool_)
     found = linked.ops.select("name", "shapes", "types", "inputs")[rows]
     if not len(rows):
         return found.with_columns(pl.Series("row", rows))
     return found.with_columns(
         pl.Series("row", rows),
-        pl.when(pl.Series(wanted[number[rows]])).then("inputs").alias("inputs"),
+        pl.when(pl.Series(needs[number[rows]])).then("inputs").alias("inputs"),
     )
