@@ -128,8 +128,10 @@ def by_rank(roles: Sequence[tuple[Times, Times]], low: Times, high: Times) -> np
 
 def covered(start: Times, end: Times, low: Times, high: Times) -> Times:
     """Return how much of each ``[low, high)`` is covered by intervals from :func:`merge`."""
-    if len(start) == 1:  # needs no order of the instants
-        return np.maximum(np.minimum(high, end) - np.maximum(low, start), 0)
+    if len(start) == 1:
+        # Without sorting the instants.
+        shared: Times = np.maximum(np.minimum(high, end) - np.maximum(low, start), 0)
+        return shared
     from haiprof import _core
 
     before = _core.covered_before([(start, end)], np.concatenate((low, high)))

@@ -75,7 +75,10 @@ class Idle:
 
     def of(self, *causes: str) -> npt.NDArray[np.bool_]:
         """Say of each whether its cause is one of these."""
-        chosen: npt.NDArray[np.bool_] = np.array([cause in causes for cause in CAUSES])[self.cause]
+        chosen = np.zeros(len(self.cause), np.bool_)
+        for number, cause in enumerate(CAUSES):
+            if cause in causes:
+                chosen |= self.cause == number
         return chosen
 
     def taken(self, rows: Index) -> Idle:
@@ -220,7 +223,7 @@ _Found: TypeAlias = tuple[npt.NDArray[np.integer[Any]], ...]
 
 def _by_host(
     linked: Linked, start: Times, end: Times, following: Index, launches: Launched
-) -> list[_Found]:
+) -> Sequence[_Found]:
     """What the host did before it launched what follows: by the thread that did."""
     some = np.flatnonzero(end > start)
     span = np.append(launches.span, -1)[following[some]]

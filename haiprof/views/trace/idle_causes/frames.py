@@ -109,11 +109,21 @@ def _summed(linked: Linked, idle: Idle, known: Times | None = None) -> pl.DataFr
     key[host] = spans[idle.span[host]]
     key[device] = activities[idle.awaited[device]] + len(linked.named[1])
     length = pl.col("length")
-    columns = {"lane": idle.lane, "code": idle.cause, "key": key, "length": idle.length}
+    # Of one column, grouping takes half as long as of three.
+    group = (idle.lane * len(CAUSES) + idle.cause) * len(texts) + key
+    lasted = idle.length
+    columns = {"group": group, "length": lasted, "idle": lasted if known is None else known}
+    cause = pl.col("group") // len(texts)
     by_name = (
-        pl.DataFrame({**columns, "idle": idle.length if known is None else known})
-        .group_by("lane", "code", "key")
+        pl.DataFrame(columns)
+        .group_by("group")
         .agg(length.sum(), pl.col("idle").sum(), pl.len().alias("count"), length.max().alias("max"))
+        .select(
+            (cause // len(CAUSES)).alias("lane"),
+            (cause % len(CAUSES)).alias("code"),
+            (pl.col("group") % len(texts)).alias("key"),
+            pl.exclude("group"),
+        )
         .sort("length", "key", descending=[True, False])
     )
     whole = pl.col("idle").sum().over("lane")

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from haiprof.views.intervals import Times, merge, sharing, subtract
 from haiprof.views.trace.blocked_launches import blocked
 from haiprof.views.trace.idle_causes.startup import starts_up
+from haiprof.views.trace.linking.ancestors import climb
 from haiprof.views.trace.linking.linked import CALLS, Linked, enclosing
 from haiprof.views.trace.linking.runtime_calls import (
     ALLOCATES,
@@ -206,10 +207,13 @@ class _Explained:
         by_all = together.pieces()
         for thread, each in self._own.items():
             known = each.shared(self._in_calls.pop(thread))
-            # Calls count before ranges within them.
-            if linked.crossing or not calls[known.row].all():
+            # Calls count before ranges within them. Where calls cross, each ends with those around
+            # it, which depends on which these are.
+            if linked.crossing:
                 each.take("launch", calls)
                 known = each.shared(known)
+            else:
+                known = _calls_first(linked, known, calls)
             each.add(known)
             each.time = self._rest[thread]
             each.take_from(by_all)
@@ -270,6 +274,17 @@ def _once(pieces: Pieces, once: Mask | None) -> Pieces:
     of = np.array([cause in ("allocator", "cpu_operator", "launch") for cause in CAUSES])
     first = of[pieces.cause] & np.append(once, False)[pieces.row]
     return pieces._replace(cause=np.where(first, CAUSES.index("startup"), pieces.cause))
+
+
+def _calls_first(linked: Linked, found: Pieces, calls: Mask) -> Pieces:
+    """Explain by the call around it, if there is one, what the innermost range explained."""
+    if calls[found.row].all():
+        return found
+    around = climb(linked.parent, found.row, calls)
+    row = np.where(around >= 0, around, found.row)
+    same = np.append(False, (row[1:] == row[:-1]) & (found.start[1:] == found.end[:-1]))
+    first, last = np.flatnonzero(~same), np.flatnonzero(~np.append(same[1:], False))
+    return Pieces(found.start[first], found.end[last], found.cause[first], row[first])
 
 
 def _launch_starts(linked: Linked) -> Times:

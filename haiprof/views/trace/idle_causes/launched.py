@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from haiprof.views.intervals import Times
 from haiprof.views.trace.linking.linked import Linked
-from haiprof.views.trace.linking.names import matching
 from haiprof.views.trace.linking.work import rows, worked
 
 _EARLIEST = np.int64(-(2**62))
@@ -74,8 +73,7 @@ def _graphs(linked: Linked) -> npt.NDArray[np.bool_]:
     runtime = linked.runtime
     known = runtime >= 0
     if known.any():
-        launches = matching(linked.ops["name"], "GraphLaunch", literal=True)
-        graph = graph | (known & launches[runtime])
+        graph = graph | (known & linked.matches("GraphLaunch", runtime))
     return graph
 
 

@@ -28,7 +28,6 @@ from haiprof.views.intervals import Index, Times, covered
 from haiprof.views.trace.idle import KERNEL_DELAY
 from haiprof.views.trace.idle_causes.launched import Launched
 from haiprof.views.trace.linking.linked import Linked
-from haiprof.views.trace.linking.names import matching
 from haiprof.views.trace.linking.ran import ran
 from haiprof.views.trace.linking.work import MEMORY, worked
 
@@ -153,7 +152,8 @@ def event_waits(linked: Linked) -> Mask:
     stream; any other counts for what its thread launches next.
     """
     waits_for_event = np.zeros(linked.activities.height, np.bool_)
-    calls = np.flatnonzero(linked.of("runtime") & matching(linked.ops["name"], _WAITS))
+    calls = np.flatnonzero(linked.of("runtime"))
+    calls = calls[linked.matches(_WAITS, calls)]
     if not len(calls):
         return waits_for_event
     runtime = linked.runtime

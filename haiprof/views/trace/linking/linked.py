@@ -147,8 +147,11 @@ class Linked:
 
     def of(self, *categories: str) -> npt.NDArray[np.bool_]:
         """Say of each span of ``ops`` whether its category is one of these."""
-        chosen = np.array([category in categories for category in (*CALLS, PYTHON)])
-        mask: npt.NDArray[np.bool_] = chosen[self.category]
+        mask = np.zeros(len(self.category), np.bool_)
+        # Comparing bytes takes a tenth of the time of looking each up.
+        for number, category in enumerate((*CALLS, PYTHON)):
+            if category in categories:
+                mask |= self.category == number
         return mask
 
     @functools.cached_property
@@ -165,7 +168,9 @@ class Linked:
         """
         number, texts = self.named
         found = texts.cast(pl.String).str.contains(pattern).fill_null(False)
-        mask: npt.NDArray[np.bool_] = found.to_numpy()[number if rows is None else number[rows]]
+        mask: npt.NDArray[np.bool_] = found.to_numpy().take(
+            number if rows is None else number[rows]
+        )
         return mask
 
     @functools.cached_property
