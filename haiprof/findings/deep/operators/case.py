@@ -9,17 +9,14 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
-import polars as pl
-
 from haiprof.common.numbers import milliseconds, percent
 from haiprof.runs import Gpu
 from haiprof.views.trace.linking.linked import Linked
 from haiprof.views.trace.linking.work import texts_in
 from haiprof.views.trace.roofline.device import LATENCY
-from haiprof.views.trace.roofline.formulas import known
 from haiprof.views.trace.roofline.formulas.call import Cost
 from haiprof.views.trace.roofline.limits import Limits
-from haiprof.views.trace.roofline.operators import call_of, operators
+from haiprof.views.trace.roofline.operators import with_costs
 from haiprof.views.trace.roofline.tiles import blocks, tile
 
 #: Bandwidth from which on an operator that memory bounds is well: plain copies reach 80 to 93 % of
@@ -237,7 +234,7 @@ Rule: TypeAlias = Callable[[Operator], Problem | None]
 
 def operators_of(linked: Linked, gpus: Sequence[Gpu]) -> list[Operator]:
     """Return the operators of a trace whose cost is known, the longest on the device first."""
-    found = operators(linked, gpus)
+    found, costs = with_costs(linked, gpus)
     names = [
         *texts_in(linked.activities["name"])[0],
         *found["operator"].drop_nulls().unique(),
@@ -247,8 +244,7 @@ def operators_of(linked: Linked, gpus: Sequence[Gpu]) -> list[Operator]:
         device: Limits.of(gpus, device, names) for device in found["device"].unique().to_list()
     }
     chosen = []
-    for row in found.filter(pl.col("kind").is_not_null()).iter_rows(named=True):
-        cost = known.cost(call_of(row))
+    for row, cost in zip(found.iter_rows(named=True), costs, strict=True):
         if cost is not None and row["kind"] == cost.kind:
             chosen.append(Operator(row, cost, limits[row["device"]]))
     return chosen

@@ -65,8 +65,8 @@ def operator_problems(
         replayed = None
         if shorter is not None:
             took = sum(float(each.row["device_time"]) for each, _ in group)
-            work = np.logical_or.reduce([_ran(linked, each) for each, _ in group])
-            replayed = shorter(step, Work(work), 1 - saving / took)
+            work = Work(_ran(linked, [each for each, _ in group]))
+            replayed = shorter(step, work, 1 - saving / took)
         yield Finding(
             found.kind,
             found.problem,
@@ -114,7 +114,7 @@ def _where(linked: Linked, each: Operator) -> tuple[int | None, str | None]:
     ran = (
         linked.activities.select("step", "duration")
         .with_columns(pl.Series("row", counted(linked)))
-        .filter(pl.Series(_ran(linked, each)))
+        .filter(pl.Series(_ran(linked, [each])))
     )
     if not ran.height:
         return None, None
@@ -123,14 +123,20 @@ def _where(linked: Linked, each: Operator) -> tuple[int | None, str | None]:
     return step, None if longest is None else line(linked, longest)
 
 
-def _ran(linked: Linked, each: Operator) -> npt.NDArray[np.bool_]:
-    """Say of each activity whether it ran for an operator with these shapes."""
-    names, shapes = (linked.ops[name] for name in ("name", "shapes"))
-    same = (names == each.name) & shapes.eq_missing(
-        pl.Series([each.row["shapes"]], dtype=pl.String).cast(shapes.dtype)
+def _ran(linked: Linked, every: Sequence[Operator]) -> npt.NDArray[np.bool_]:
+    """Say of each activity whether it ran for one of these operators, with the same shapes."""
+    operator = counted(linked)
+    rows = np.flatnonzero(linked.busy & (operator >= 0))
+    called = linked.ops.select("name", "shapes")[operator[rows]]
+    asked = pl.DataFrame(
+        {"name": [each.name for each in every], "shapes": [each.row["shapes"] for each in every]},
+        {"name": pl.String(), "shapes": pl.String()},
+    ).cast(called.schema)
+    same = called.with_columns(pl.Series("row", rows)).join(
+        asked, on=["name", "shapes"], how="semi", nulls_equal=True
     )
-    chosen = np.append(same.fill_null(False).to_numpy(), False)
-    ran: npt.NDArray[np.bool_] = chosen[counted(linked)] & linked.busy
+    ran = np.zeros(len(operator), np.bool_)
+    ran[same["row"].to_numpy()] = True
     return ran
 
 

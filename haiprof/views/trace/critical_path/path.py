@@ -50,6 +50,8 @@ Times are int64 ns.
 from __future__ import annotations
 
 import dataclasses
+import functools
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -98,24 +100,40 @@ class CriticalPath:
     Attributes:
         start: begin of the window.
         end: its end.
-        length: ``end - start`` less what is unexplained.
         path: its elements in the order of time, each begins where the one before ends: ``start``,
             ``duration``, ``kind``, ``name`` (of the call or the activity), ``operator`` (behind the
             activity), ``share`` (of the window), ``thread``, ``device``, ``stream``, ``op`` (row of
             the call in ``linked.ops``), ``activity`` (row in ``linked.activities``), ``waits_for``
             (the label of another rank; see :mod:`haiprof.views.trace.critical_path.ranks`).
-        summary: by kind, ``elements``, ``duration`` and ``share``; longest first.
-        names: the same by kind and name.
         skewed: launches that come after their activity in the file: its clocks disagree there.
     """
 
     start: int
     end: int
-    length: int
     path: pl.DataFrame
-    summary: pl.DataFrame
-    names: pl.DataFrame
     skewed: int
+
+    # Summed up only when asked for: of several ranks, a path of one becomes another path first.
+
+    @functools.cached_property
+    def length(self) -> int:
+        """``end - start`` less what is unexplained."""
+        number, kinds = numbered(self.path["kind"])
+        explained = pl.Series((kinds.cast(pl.String) != "unexplained").to_numpy()[number])
+        return int(self.path["duration"].filter(explained).sum())
+
+    @functools.cached_property
+    def summary(self) -> pl.DataFrame:
+        """By kind, ``elements``, ``duration`` and ``share``; longest first."""
+        return pl.DataFrame(self._summed_up("kind"), SUMMARY_SCHEMA, orient="row")
+
+    @functools.cached_property
+    def names(self) -> pl.DataFrame:
+        """The same by kind and name."""
+        return pl.DataFrame(self._summed_up("kind", "name"), NAMES_SCHEMA, orient="row")
+
+    def _summed_up(self, *by: str) -> list[tuple[object, ...]]:
+        return _summary(self.path, max(self.end - self.start, 1), by)
 
 
 def of_step(linked: Linked, step: int) -> CriticalPath:
@@ -209,23 +227,7 @@ def walked(linked: Linked, window: Window) -> CriticalPath:
         pl.lit(None).alias("waits_for"),
     )
     path = path.select(pl.col(column).cast(to) for column, to in PATH_SCHEMA.items())
-    return summed_up(begin, finish, path, skewed)
-
-
-def summed_up(start: int, end: int, path: pl.DataFrame, skewed: int) -> CriticalPath:
-    """Return the path of these elements, with its sums."""
-    whole = max(end - start, 1)
-    number, kinds = numbered(path["kind"])
-    explained = pl.Series((kinds.cast(pl.String) != "unexplained").to_numpy()[number])
-    return CriticalPath(
-        start,
-        end,
-        int(path["duration"].filter(explained).sum()),
-        path,
-        pl.DataFrame(_summary(path, whole, ["kind"]), SUMMARY_SCHEMA, orient="row"),
-        pl.DataFrame(_summary(path, whole, ["kind", "name"]), NAMES_SCHEMA, orient="row"),
-        skewed,
-    )
+    return CriticalPath(begin, finish, path, skewed)
 
 
 def _step_range(linked: Linked) -> str:
@@ -233,7 +235,7 @@ def _step_range(linked: Linked) -> str:
     return f"{steps[0]} to {steps[-1]}" if steps else "none"
 
 
-def _summary(path: pl.DataFrame, whole: int, by: list[str]) -> list[tuple[object, ...]]:
+def _summary(path: pl.DataFrame, whole: int, by: Sequence[str]) -> list[tuple[object, ...]]:
     """Group elements: the shared columns, their number, duration and share; longest first."""
     group, texts = np.zeros(path.height, np.int64), []
     for each in by:

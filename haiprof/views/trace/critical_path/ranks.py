@@ -15,7 +15,7 @@ from typing import Final
 
 import polars as pl
 
-from haiprof.views.trace.critical_path.path import PATH_SCHEMA, CriticalPath, summed_up
+from haiprof.views.trace.critical_path.path import PATH_SCHEMA, CriticalPath
 from haiprof.views.trace.distributed import KEYS
 
 #: Of each communication in which a rank waited: its row in ``linked.activities``, its begin, how
@@ -93,4 +93,4 @@ def waiting(path: CriticalPath, waits: pl.DataFrame) -> CriticalPath:
         how="vertical_relaxed",
     ).sort("start")
     both = both.with_columns(share=pl.col("duration") / whole).select(columns)
-    return summed_up(path.start, path.end, both, path.skewed)
+    return CriticalPath(path.start, path.end, both, path.skewed)

@@ -38,6 +38,7 @@ from haiprof.views.trace.linking.work import last_step, worked
 CAUSES: Final = (*host.CAUSES, *queues.CAUSES, "rank")
 
 Intervals: TypeAlias = tuple[Times, Times]
+Rows: TypeAlias = npt.NDArray[np.int32]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,11 +58,11 @@ class Idle:
 
     start: Times
     end: Times
-    cause: Index
-    lane: Index
-    span: Index
-    awaited: Index
-    following: Index
+    cause: npt.NDArray[np.uint8]
+    lane: Rows
+    span: Rows
+    awaited: Rows
+    following: Rows
     lanes: Index
 
     @property
@@ -188,7 +189,7 @@ def _explained(
     lanes: Index,
     waits: Intervals | None,
 ) -> Idle:
-    start, end, following, lane = _joined(parts, 4)
+    start, end, following, lane = _joined(parts, np.int64, np.int64, np.int32, np.int32)
     launches = linked.once(launched)
     has = following >= 0
     if len(start):
@@ -209,7 +210,9 @@ def _explained(
         _unknown(by_host, unknown),
         _queued(linked, launches, unknown, end, following),
     ]
-    gap, begin, until, cause, span, awaited = _joined(found, 6)
+    gap, begin, until, cause, span, awaited = _joined(
+        found, np.intp, np.int64, np.int64, np.uint8, np.int32, np.int32
+    )
     # After the last activity the host prepares none.
     cause = np.where(
         (cause == CAUSES.index("launch")) & (following[gap] < 0), CAUSES.index("other"), cause
@@ -287,7 +290,8 @@ def _for_ranks(linked: Linked, idle: Idle, waits: Intervals | None) -> Idle:
     concerned = communicates[idle.awaited] | (idle.cause == CAUSES.index("communication"))
     mine = idle.taken(np.flatnonzero(concerned))
     inside, _ = mine.cut(*waits)
-    inside = dataclasses.replace(inside, cause=np.full(len(inside.start), CAUSES.index("rank")))
+    rank = np.full(len(inside.start), CAUSES.index("rank"), np.uint8)
+    inside = dataclasses.replace(inside, cause=rank)
     whole = np.array([mine.start.min(initial=0)]), np.array([mine.end.max(initial=0)])
     outside, _ = mine.cut(*subtract(*whole, *waits))
     parts = (idle.taken(np.flatnonzero(~concerned)), inside, outside)
@@ -295,14 +299,19 @@ def _for_ranks(linked: Linked, idle: Idle, waits: Intervals | None) -> Idle:
         (part.start, part.end, part.cause, part.lane, part.span, part.awaited, part.following)
         for part in parts
     ]
-    start, end, cause, lane, span, awaited, following = _joined(columns, 7)
+    rows = (np.int32,) * 4
+    start, end, cause, lane, span, awaited, following = _joined(
+        columns, np.int64, np.int64, np.uint8, *rows
+    )
     return Idle(start, end, cause, lane, span, awaited, following, idle.lanes)
 
 
-def _joined(parts: Sequence[tuple[npt.NDArray[np.integer[Any]], ...]], width: int) -> list[Times]:
-    """Join the columns of all parts, of whole numbers."""
-    none = np.zeros(0, np.int64)
-    return [np.concatenate([none, *(part[at] for part in parts)]) for at in range(width)]
+def _joined(parts: Sequence[_Found], *types: type[np.integer[Any]]) -> list[npt.NDArray[Any]]:
+    """Join the columns of all parts, of these types."""
+    return [
+        np.concatenate([np.zeros(0, to), *(part[at] for part in parts)], dtype=to, casting="unsafe")
+        for at, to in enumerate(types)
+    ]
 
 
 def _sorted(idle: Idle) -> Idle:

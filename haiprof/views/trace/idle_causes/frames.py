@@ -93,6 +93,7 @@ def summed_by_device(
         pl.DataFrame({"lane": stepped.lane, "code": stepped.cause, "in_steps": stepped.length})
         .group_by("lane", "code")
         .agg(pl.col("in_steps").sum())
+        .with_columns(pl.col("lane", "code").cast(pl.Int64))
     )
     summed = summed.join(within, on=["lane", "code"], how="left", maintain_order="left")
     summed = summed.with_columns(pl.col("in_steps").fill_null(0))
@@ -110,7 +111,7 @@ def _summed(linked: Linked, idle: Idle, known: Times | None = None) -> pl.DataFr
     key[device] = activities[idle.awaited[device]] + len(linked.named[1])
     length = pl.col("length")
     # Of one column, grouping takes half as long as of three.
-    group = (idle.lane * len(CAUSES) + idle.cause) * len(texts) + key
+    group = (idle.lane.astype(np.int64) * len(CAUSES) + idle.cause) * len(texts) + key
     lasted = idle.length
     columns = {"group": group, "length": lasted, "idle": lasted if known is None else known}
     cause = pl.col("group") // len(texts)

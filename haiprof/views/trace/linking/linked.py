@@ -167,9 +167,11 @@ class Linked:
         ``rows``: of ``ops``; by default all.
         """
         number, texts = self.named
-        found = texts.cast(pl.String).str.contains(pattern).fill_null(False)
-        mask: npt.NDArray[np.bool_] = found.to_numpy().take(
-            number if rows is None else number[rows]
+        name = pl.col("name").cast(pl.String)
+        # At once: each call of polars costs more than its work on the few names.
+        found = texts.to_frame("name").select(name.str.contains(pattern).fill_null(False))
+        mask: npt.NDArray[np.bool_] = (
+            found.to_series().to_numpy().take(number if rows is None else number[rows])
         )
         return mask
 

@@ -31,7 +31,7 @@ from haiprof.views.trace.linking.linked import Linked
 from haiprof.views.trace.linking.names import one_of
 from haiprof.views.trace.roofline.device import LATENCY, Peaks, device_peaks
 from haiprof.views.trace.roofline.formulas import known
-from haiprof.views.trace.roofline.formulas.call import Call
+from haiprof.views.trace.roofline.formulas.call import Call, Cost
 
 SCHEMA: Final = {
     "operator": pl.String(),
@@ -83,13 +83,23 @@ def operators(linked: Linked, gpus: Sequence[Gpu] = ()) -> pl.DataFrame:
         linked: the trace.
         gpus: of the process, for their peaks.
     """
+    return with_costs(linked, gpus)[0]
+
+
+def with_costs(linked: Linked, gpus: Sequence[Gpu] = ()) -> tuple[pl.DataFrame, list[Cost | None]]:
+    """Return :func:`operators`, and for each row what one call must compute and move."""
     groups = linked.once(_groups)
     if not groups.height:
-        return pl.DataFrame(schema=SCHEMA)
+        return pl.DataFrame(schema=SCHEMA), []
     devices = groups["device"].unique().to_list()
     peaks = {device: device_peaks(gpus, device) for device in devices}
-    rows = [_measured(row, peaks[row["device"]]) for row in groups.iter_rows(named=True)]
-    return pl.DataFrame(rows, SCHEMA, orient="row")
+    rows, costs = [], []
+    for row in groups.iter_rows(named=True):
+        call = call_of(row)
+        cost = known.cost(call)
+        rows.append(_measured(row, call, cost, peaks[row["device"]]))
+        costs.append(cost)
+    return pl.DataFrame(rows, SCHEMA, orient="row"), costs
 
 
 def call_of(row: Mapping[str, Any]) -> Call:
@@ -101,10 +111,9 @@ def call_of(row: Mapping[str, Any]) -> Call:
     return Call.recorded(operator or "", shapes, types, inputs, kernel)
 
 
-def _measured(row: dict[str, Any], peaks: Peaks) -> dict[str, Any]:
+def _measured(row: dict[str, Any], call: Call, cost: Cost | None, peaks: Peaks) -> dict[str, Any]:
     """Add to a group what its calls must compute and move, and how fast they did."""
-    call = call_of(row)
-    cost, copied = known.cost(call), row.pop("copy_kind")
+    copied = row.pop("copy_kind")
     if cost is None:
         return {**row, **{name: None for name in SCHEMA if name not in row}}
     if copied not in (None, "DtoD"):
