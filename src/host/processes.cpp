@@ -91,7 +91,11 @@ void Processes::watch(pid_t root) {
 void Processes::unwatch(pid_t root) noexcept {
   std::erase_if(trees_, [&](const Tree& tree) { return tree.root == root; });
   put_in_order();  // a tree around this one takes them over, as they were counted
-  for (Process& process : processes_) process.gone |= process.root == root;
+  for (Process& process : processes_) {
+    if (process.root != root) continue;
+    process.gone = true;
+    process.open = false;
+  }
   forget_gone();
 }
 
@@ -100,9 +104,9 @@ void Processes::update(std::uint64_t now_ns) {
   find_new(now_ns);
   // A parent read after its child was waited for holds the child's totals, one read before does
   // not. Once nobody died during a reading, every child was alive after its parent was read.
-  for (int pass = 0; pass < kMaxPasses && read_all(); ++pass) {
-  }
-  count();
+  bool died = true;
+  for (int pass = 0; pass < kMaxPasses && died; ++pass) died = read_all();
+  count(!died);
   forget_gone();
 }
 
@@ -264,6 +268,12 @@ void Processes::read_process(Process& process) {
     process.gone = true;
     return;
   }
+  if (stat.state == 'X') {
+    // Somebody waited for it just now, and has its totals already, or will at once.
+    process.gone = true;
+    process.state = stat.state;
+    return;
+  }
   process.seen = true;
   process.start = stat.start;
   process.parent = stat.parent;
@@ -320,7 +330,7 @@ void Processes::read_root(Process& process) {
 
 // ---- counting what they used
 
-void Processes::count() {
+void Processes::count(bool settled) {
   for (Tree& tree : trees_) {
     tree.alive = false;
     tree.processes = 0;
@@ -340,8 +350,11 @@ void Processes::count() {
       grown.totals[k] = growth(process.latest.totals[k], process.counted.totals[k]);
     }
   }
-  for (const Process& process : processes_) {
-    if (process.gone && process.has_baseline) take_over(process);
+  for (Process& process : processes_) {
+    if (!process.gone || !process.has_baseline) continue;
+    // Its parent may have been read before it took over: then the next reading tells.
+    const bool early = !settled || process.state == 'X';
+    process.open = !take_over(process) && early && !process.open;
   }
   for (std::size_t i = 0; i < processes_.size(); ++i) {
     Process& process = processes_[i];
@@ -359,29 +372,31 @@ void Processes::count() {
   }
 }
 
-// Takes what was counted of a dead process off the growth of whoever waited for it.
-void Processes::take_over(const Process& ended) {
+// Takes what was counted of a dead process off the growth of whoever waited for it. Returns whether
+// somebody did.
+bool Processes::take_over(const Process& ended) {
   Process* above = find(ended.parent);
   for (unsigned depth = 0; above != nullptr && above->gone && depth < kMaxDepth; ++depth) {
     above = find(above->parent);
   }
-  if (above == nullptr || above->gone) return;
+  if (above == nullptr || above->gone) return false;
   Reading& grown = grown_[static_cast<std::size_t>(above - processes_.data())];
-  if (grown.reaped_minor_faults < ended.counted.minor_faults) return;  // nobody waited for it
+  if (grown.reaped_minor_faults < ended.counted.minor_faults) return false;
   grown.reaped_minor_faults -= ended.counted.minor_faults;
   for (std::size_t k = 0; k < kTotals; ++k) {
     grown.totals[k] = growth(grown.totals[k], ended.counted.totals[k]);
   }
+  return true;
 }
 
 void Processes::forget_gone() noexcept {
   for (const Process& process : processes_) {
-    if (!process.gone) continue;
+    if (!process.gone || process.open) continue;
     places_.erase(process.pid);
     // Its number may come back, in front of us, as a child's.
     if (Listed* entry = find_listed(process.pid); entry != nullptr) entry->inode = 0;
   }
-  std::erase_if(processes_, [](const Process& process) { return process.gone; });
+  std::erase_if(processes_, [](const Process& process) { return process.gone && !process.open; });
   for (std::size_t i = 0; i < processes_.size(); ++i) places_.find(processes_[i].pid)->second = i;
 }
 

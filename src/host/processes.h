@@ -105,6 +105,7 @@ class Processes {
     bool has_io = false;  // its io could be read the last time
     bool seen = false;    // its stat could be read at least once
     bool gone = false;
+    bool open = false;  // gone, and it is not known yet whether somebody waited for it
     char state = '?';
     std::uint64_t threads = 0;
     std::uint64_t resident_pages = 0;
@@ -128,8 +129,8 @@ class Processes {
   void read_process(Process& process);
   void read_io(Process& process);
   void read_root(Process& process);
-  void count();
-  void take_over(const Process& ended);
+  void count(bool settled);
+  bool take_over(const Process& ended);
   void forget_gone() noexcept;
   Process* find(pid_t pid) noexcept;
   Listed* find_listed(pid_t pid) noexcept;

@@ -37,7 +37,7 @@ def test_a_wait_ends_with_ctrl_c(before: str, ends: bool) -> None:
             _, err = process.communicate(timeout=60)
             assert process.returncode == -signal.SIGINT
             assert err.endswith("KeyboardInterrupt\n")
-        else:  # else this could go
+        else:  # if it did, there would be no need for interruptible()
             with pytest.raises(subprocess.TimeoutExpired):
                 process.wait(timeout=1)
     finally:
