@@ -239,3 +239,21 @@ def test_nothing_watched_is_said_so(node: Node) -> None:
     sampler = node.sampler()
     assert states(sampler)["process"] == "absent"
     assert "no process is watched" in reason(sampler, "process")
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_child_that_is_dead_but_still_listed_is_its_parents(node: Node, late: bool) -> None:
+    """Linux adds what it did to its parent a moment before it is gone; ``late``: after we read."""
+    node.process(10, io=(0, 1000, 0, 0))
+    node.process(11, 10, io=(0, 500, 0, 0))
+    sampler = node.sampler()
+    sampler.watch(10)
+    node.tick(sampler)
+    node.process(11, 10, io=(0, 700, 0, 0))
+    written = of(node.tick(sampler), 10)[WRITTEN]
+    node.process(11, 10, io=(0, 900, 0, 0), state="X")
+    for took_over in (not late, True):
+        if took_over:
+            node.process(10, io=(0, 1900, 0, 0), reaped_faults=100)
+        written += of(node.tick(sampler), 10)[WRITTEN]
+    assert written == 400.0
