@@ -139,7 +139,6 @@ class Case:
         Args:
             lost: what each step lost, which bounds it.
             work: what takes no time.
-
         """
         row = int(lost.argmax())
         return min(self.shorter(self.step(row), work), int(lost[row]))

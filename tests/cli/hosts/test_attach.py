@@ -132,6 +132,9 @@ def test_when_haiprof_is_killed_the_recordings_end(cluster: Cluster) -> None:
     process.kill()
     process.communicate()
     wait_for(lambda: closed(cluster))
+    for rank, host in enumerate(("n1", "n2")):
+        run = Analyzer(cluster.folder / f"disk-{host}/v2").run
+        assert [p.state for p in run.processes if p.rank == rank] == ["closed"]
 
 
 def test_a_connection_that_is_lost_costs_the_other_hosts_nothing(cluster: Cluster) -> None:

@@ -48,8 +48,8 @@ def operator_problems(
     Args:
         linked: the trace.
         gpus: of the process.
-        shorter: returns by how much a step (its number) is shorter if activities take this factor
-            of their time, ns.
+        shorter: returns by how much a step (its number; None: all of the trace) is shorter if work
+            takes this factor of its time, ns.
     """
     stepped = int((linked.steps["end"] - linked.steps["start"]).sum())
     ranked = []
@@ -63,7 +63,8 @@ def operator_problems(
         others = f"; the same for {len(group) - 1} more" if len(group) > 1 else ""
         step, code = _where(linked, worst)
         replayed = None
-        if shorter is not None:
+        # All of the trace stands for a step only where no steps are marked.
+        if shorter is not None and (step is not None or not linked.stepped):
             took = sum(float(each.row["device_time"]) for each, _ in group)
             work = Work(_ran(linked, [each for each, _ in group]))
             replayed = shorter(step, work, 1 - saving / took)
