@@ -282,7 +282,10 @@ def test_a_forked_child_has_a_socket_of_its_own_once_it_records(shm: Path, tmp_p
 
 
 def _sockets_of(pid: int) -> set[str]:
-    links = (str(file.readlink()) for file in Path(f"/proc/{pid}/fd").iterdir())
+    links = set()
+    for file in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed since the folder was listed
+            links.add(str(file.readlink()))
     return {link for link in links if link.startswith("socket:")}
 
 
