@@ -129,11 +129,12 @@ def test_twenty_sessions_and_all_that_lies_between_them(
     assert [json.loads(turn["attributes"]).keys() for turn in turns[:2]] == [set(), {"seconds"}]
     assert all(json.loads(turn["attributes"])["seconds"] > 0.3 for turn in turns[1::2])
     assert outcome.told["clockless"] == outcome.told["timeless"] == 0
-    # Nothing of a session lands with haiprof.
-    starts = outcome.kernels["start"]
-    for begin, end in outcome.pauses():
-        inside = starts.is_between(begin + TOLERANCE_NS, end - TOLERANCE_NS)
-        assert not inside.any()
+    # Nothing of a session lands with haiprof. By id: a thread may be stopped for long between the
+    # time of a pause and what CUPTI does then.
+    ours = set(outcome.kernels["correlation"])
+    for session in outcome.told["sessions"]:
+        assert ours.isdisjoint(session["ids"])
+        assert ours.isdisjoint(range(session["first"], session["last"] + 1))
     assert outcome.kernels["correlation"].max() > outcome.told["sessions"][-1]["after"]
 
 
