@@ -700,6 +700,42 @@ def unite_two(
         ValueError: the arrays of one differ in length.
     """
 
+def intersect(
+    start: npt.NDArray[np.int64],
+    end: npt.NDArray[np.int64],
+    other_start: npt.NDArray[np.int64],
+    other_end: npt.NDArray[np.int64],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """What is in both of two such sets.
+
+    Raises:
+        ValueError: the arrays of one differ in length.
+    """
+
+def subtract(
+    start: npt.NDArray[np.int64],
+    end: npt.NDArray[np.int64],
+    other_start: npt.NDArray[np.int64],
+    other_end: npt.NDArray[np.int64],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """What is in the first of two such sets and not in the second.
+
+    Raises:
+        ValueError: the arrays of one differ in length.
+    """
+
+def sharing(
+    start: npt.NDArray[np.int64],
+    end: npt.NDArray[np.int64],
+    other_start: npt.NDArray[np.int64],
+    other_end: npt.NDArray[np.int64],
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Pairs of intervals and those of such a set that share an instant, as rows of each.
+
+    Raises:
+        ValueError: the arrays of one differ in length.
+    """
+
 def covered_before(
     sets: Sequence[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]],
     instant: npt.NDArray[np.int64],

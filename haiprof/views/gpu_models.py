@@ -8,6 +8,7 @@ it is never guessed.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
@@ -170,7 +171,7 @@ def model(gpu: Gpu) -> tuple[Model | None, str]:
     """
     if "MIG" in gpu.uuid.upper() or "MIG" in gpu.name.upper().split():
         return None, f"{gpu.name} is used in part (MIG), and its peak is not known"
-    found = next((each for each in MODELS if _is(each, gpu)), None)
+    found = next((each for each in _named(gpu.name) if _fits(each, gpu)), None)
     if found is None:
         return None, f"the peak of {gpu.name or 'a GPU without a name'} is not known"
     usual = found.multiprocessors
@@ -182,9 +183,12 @@ def model(gpu: Gpu) -> tuple[Model | None, str]:
     return found, ""
 
 
-def _is(each: Model, gpu: Gpu) -> bool:
-    if not re.search(each.name, gpu.name, re.IGNORECASE):
-        return False
+@functools.lru_cache(64)
+def _named(name: str) -> tuple[Model, ...]:
+    return tuple(each for each in MODELS if re.search(each.name, name, re.IGNORECASE))
+
+
+def _fits(each: Model, gpu: Gpu) -> bool:
     if each.most_memory is None:
         return True
     return gpu.memory_bytes is not None and gpu.memory_bytes <= each.most_memory * 1e9

@@ -52,11 +52,9 @@ def intersect(
     start: Times, end: Times, other_start: Times, other_end: Times
 ) -> tuple[Times, Times]:
     """Intersect two sets in the form that :func:`merge` returns; the result has that form, too."""
-    mine, theirs = sharing(start, end, other_start, other_end)
-    return (
-        np.maximum(start[mine], other_start[theirs]),
-        np.minimum(end[mine], other_end[theirs]),
-    )
+    from haiprof import _core
+
+    return _core.intersect(start, end, other_start, other_end)
 
 
 def sharing(start: Times, end: Times, other_start: Times, other_end: Times) -> tuple[Index, Index]:
@@ -71,26 +69,18 @@ def sharing(start: Times, end: Times, other_start: Times, other_end: Times) -> t
     Returns:
         For each pair the index of the interval, ascending, and that in the set, ascending.
     """
-    first = np.searchsorted(other_end, start, side="right")
-    count = np.maximum(np.searchsorted(other_start, end, side="left") - first, 0)
-    count = np.where(end > start, count, 0)
-    mine = np.repeat(np.arange(len(start)), count)
-    nth = np.arange(len(mine)) - np.repeat(np.cumsum(count) - count, count)
-    return mine, first[mine] + nth
+    from haiprof import _core
+
+    return _core.sharing(start, end, other_start, other_end)
 
 
 def subtract(start: Times, end: Times, other_start: Times, other_end: Times) -> tuple[Times, Times]:
     """Subtract the second set from the first; each has the form that :func:`merge` returns."""
     if not len(start) or not len(other_start):
         return start, end
-    # Between its intervals, and before and after them, is what the other lacks.
-    edges = (min(start[0], other_start[0]) - 1, max(end[-1], other_end[-1]) + 1)
-    return intersect(
-        start,
-        end,
-        np.concatenate((edges[:1], other_end)).astype(np.int64),
-        np.concatenate((other_start, edges[1:])).astype(np.int64),
-    )
+    from haiprof import _core
+
+    return _core.subtract(start, end, other_start, other_end)
 
 
 def by_priority(

@@ -177,6 +177,81 @@ class Walk {
 
 }  // namespace
 
+namespace {
+
+// The first interval from `at` on that ends after `now`. Those before it do not.
+std::size_t advance(std::span<const std::int64_t> end, std::size_t at, std::int64_t now) {
+  std::size_t step = 1;
+  for (; at + step < end.size() && end[at + step - 1] <= now; step *= 2) at += step;
+  const auto begin = end.begin();
+  const auto last = begin + static_cast<std::ptrdiff_t>(std::min(at + step, end.size()));
+  return static_cast<std::size_t>(
+      std::upper_bound(begin + static_cast<std::ptrdiff_t>(at), last, now) - begin);
+}
+
+// Calls each(row, from, to) with the intervals [from, to) of the set that share an instant with the
+// row's, which may be none.
+template <typename Each>
+void for_shared(const Instants& some, const Instants& set, Each&& each) {
+  std::size_t at = 0;
+  std::int64_t before = INT64_MIN;
+  for (std::size_t row = 0; row < some.start.size(); ++row) {
+    const std::int64_t start = some.start[row];
+    const std::int64_t end = some.end[row];
+    if (end <= start) continue;
+    at = advance(set.end, start < before ? 0 : at, start);
+    before = start;
+    std::size_t to = at;
+    while (to < set.start.size() && set.start[to] < end) ++to;
+    each(row, at, to);
+  }
+}
+
+}  // namespace
+
+Pairs sharing(const Instants& some, const Instants& set) {
+  Pairs pairs;
+  for (auto* each : {&pairs.mine, &pairs.other}) each->reserve(some.start.size());
+  for_shared(some, set, [&](std::size_t row, std::size_t from, std::size_t to) {
+    for (; from < to; ++from) {
+      pairs.mine.push_back(static_cast<std::int64_t>(row));
+      pairs.other.push_back(static_cast<std::int64_t>(from));
+    }
+  });
+  return pairs;
+}
+
+Intervals intersect(const Instants& one, const Instants& other) {
+  Intervals both;
+  for (auto* each : {&both.start, &both.end}) each->reserve(one.start.size());
+  for_shared(one, other, [&](std::size_t row, std::size_t from, std::size_t to) {
+    for (; from < to; ++from) {
+      both.start.push_back(std::max(one.start[row], other.start[from]));
+      both.end.push_back(std::min(one.end[row], other.end[from]));
+    }
+  });
+  return both;
+}
+
+Intervals subtract(const Instants& one, const Instants& other) {
+  Intervals rest;
+  for (auto* each : {&rest.start, &rest.end}) each->reserve(one.start.size());
+  for_shared(one, other, [&](std::size_t row, std::size_t from, std::size_t to) {
+    std::int64_t now = one.start[row];
+    const auto keep = [&](std::int64_t until) {
+      if (now >= until) return;
+      rest.start.push_back(now);
+      rest.end.push_back(until);
+    };
+    for (; from < to; ++from) {
+      keep(other.start[from]);
+      now = other.end[from];
+    }
+    keep(one.end[row]);
+  });
+  return rest;
+}
+
 void covered_before(std::span<const Instants> sets, std::span<const std::int64_t> instant,
                     std::span<std::int64_t> covered) {
   std::vector<std::size_t> order(instant.size());

@@ -1,4 +1,5 @@
-// Sets of instants as sorted, disjoint intervals [start, end) that never touch: united, measured.
+// Sets of instants as sorted, disjoint intervals [start, end) that never touch: united,
+// intersected, measured.
 #pragma once
 
 #include <cstddef>
@@ -26,6 +27,18 @@ struct Instants {
 
 // Unites two such sets.
 Intervals unite(const Instants& one, const Instants& other);
+
+// Pairs of intervals that share an instant: `mine` of any, in their order, `other` of a sorted and
+// disjoint set, whose intervals may touch. Linear in the pairs, where the first are sorted, too.
+struct Pairs {
+  std::vector<std::int64_t> mine;
+  std::vector<std::int64_t> other;
+};
+Pairs sharing(const Instants& some, const Instants& set);
+
+// What is in both, and what is in the first only.
+Intervals intersect(const Instants& one, const Instants& other);
+Intervals subtract(const Instants& one, const Instants& other);
 
 // covered[i]: how long some of several such sets lasts before instant[i].
 void covered_before(std::span<const Instants> sets, std::span<const std::int64_t> instant,

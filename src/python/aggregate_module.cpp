@@ -77,16 +77,30 @@ py::list unite(const Times& start, const Times& end, const Array<std::uint8_t>& 
   return result;
 }
 
-py::tuple unite_two(const Times& start, const Times& end, const Times& other_start,
-                    const Times& other_end) {
+// One set made of two.
+template <aggregate::Intervals make(const aggregate::Instants&, const aggregate::Instants&)>
+py::tuple combine(const Times& start, const Times& end, const Times& other_start,
+                  const Times& other_end) {
   const aggregate::Instants one = instants(start, end);
   const aggregate::Instants other = instants(other_start, other_end);
-  aggregate::Intervals united;
+  aggregate::Intervals made;
   {
     const Unlocked unlocked;
-    united = aggregate::unite(one, other);
+    made = make(one, other);
   }
-  return moved(std::move(united));
+  return moved(std::move(made));
+}
+
+py::tuple sharing(const Times& start, const Times& end, const Times& other_start,
+                  const Times& other_end) {
+  const aggregate::Instants some = instants(start, end);
+  const aggregate::Instants set = instants(other_start, other_end);
+  aggregate::Pairs pairs;
+  {
+    const Unlocked unlocked;
+    pairs = aggregate::sharing(some, set);
+  }
+  return py::make_tuple(moved(std::move(pairs.mine)), moved(std::move(pairs.other)));
 }
 
 Times covered_before(const std::vector<std::pair<Times, Times>>& sets, const Times& instant) {
@@ -259,8 +273,14 @@ Array<std::uint32_t> read_only_view(const py::object& holder,
 
 void register_aggregate(py::module_& module) {
   module.def("unite", &unite, py::arg("start"), py::arg("end"), py::arg("set"), py::arg("sets"));
-  module.def("unite_two", &unite_two, py::arg("start"), py::arg("end"), py::arg("other_start"),
-             py::arg("other_end"));
+  const auto of_two = [&](const char* name, auto make) {
+    module.def(name, make, py::arg("start"), py::arg("end"), py::arg("other_start"),
+               py::arg("other_end"));
+  };
+  of_two("unite_two", &combine<aggregate::unite>);
+  of_two("intersect", &combine<aggregate::intersect>);
+  of_two("subtract", &combine<aggregate::subtract>);
+  of_two("sharing", &sharing);
   module.def("covered_before", &covered_before, py::arg("sets"), py::arg("instant"));
   module.def("first_rows", &first_rows, py::arg("codes"));
   module.def("look_up", &look_up<std::uint8_t>, py::arg("codes").noconvert(),

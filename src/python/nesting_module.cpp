@@ -102,7 +102,7 @@ py::tuple columns(std::vector<std::vector<nesting::Piece>> parts) {
 }
 
 // Windows that are looked at together: what is made of more takes more room than it saves time.
-constexpr std::size_t kWindowsAtOnce = 8192;
+constexpr std::size_t kWindowsAtOnce = 65536;
 
 py::tuple innermost(const Array<std::uint32_t>& thread, const Array<std::int64_t>& start,
                     const Array<std::int64_t>& end, const Array<bool>& chosen,

@@ -6,6 +6,7 @@
 #include <random>
 #include <span>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "aggregate/groups.h"
@@ -14,9 +15,12 @@
 
 using haiprof::aggregate::Coded;
 using haiprof::aggregate::Groups;
+using haiprof::aggregate::Instants;
 using haiprof::aggregate::Intervals;
 using haiprof::aggregate::Keys;
 using haiprof::aggregate::Room;
+using haiprof::aggregate::sharing;
+using haiprof::aggregate::subtract;
 using haiprof::aggregate::unite;
 
 namespace {
@@ -126,6 +130,35 @@ void late_intervals_are_united_all_the_same() {
   CHECK(covered == painted);
 }
 
+// In any order, empty ones among them, against a set whose intervals touch.
+void intervals_are_paired_as_a_comparison_of_all_does() {
+  std::mt19937 random(3);
+  std::vector<std::int64_t> set_start, set_end, start, end;
+  for (std::int64_t now = 0; now < 5000;) {
+    set_start.push_back(now += random() % 3 == 0 ? 0 : static_cast<std::int64_t>(random() % 9));
+    set_end.push_back(now += 1 + static_cast<std::int64_t>(random() % 9));
+  }
+  for (int i = 0; i < 2000; ++i) {
+    start.push_back(static_cast<std::int64_t>(random() % 5200) - 100);
+    end.push_back(start.back() + static_cast<std::int64_t>(random() % 40) - 3);
+  }
+  std::vector<std::pair<std::int64_t, std::int64_t>> expected, found;
+  for (std::size_t i = 0; i < start.size(); ++i) {
+    for (std::size_t j = 0; j < set_start.size(); ++j) {
+      if (std::max(start[i], set_start[j]) < std::min(end[i], set_end[j])) {
+        expected.emplace_back(static_cast<std::int64_t>(i), static_cast<std::int64_t>(j));
+      }
+    }
+  }
+  const auto pairs = sharing(Instants{start, end}, Instants{set_start, set_end});
+  for (std::size_t i = 0; i < pairs.mine.size(); ++i) {
+    found.emplace_back(pairs.mine[i], pairs.other[i]);
+  }
+  CHECK(found == expected);
+  const Intervals nothing = subtract(Instants{set_start, set_end}, Instants{set_start, set_end});
+  CHECK(nothing.start.empty() && nothing.end.empty());
+}
+
 }  // namespace
 
 int main() {
@@ -133,5 +166,6 @@ int main() {
   rows_of_codes_are_grouped_by_what_these_stand_for(300);
   rows_of_codes_are_grouped_by_what_these_stand_for(100'000);
   late_intervals_are_united_all_the_same();
+  intervals_are_paired_as_a_comparison_of_all_does();
   return haiprof::test::result();
 }

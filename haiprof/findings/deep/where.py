@@ -187,10 +187,12 @@ def summed(
     """Return each key once, ascending, and the sum of its values."""
     if not len(keys):
         return keys, values
-    order = np.argsort(keys, kind="stable")
-    keys = keys[order]
-    first = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
-    return keys[first], np.add.reduceat(values[order], first)
+    low = int(keys.min())
+    place = keys - low
+    total = np.zeros(int(place.max()) + 1, np.int64)
+    np.add.at(total, place, values)
+    there = np.flatnonzero(np.bincount(place))
+    return (there + low).astype(keys.dtype), total[there]
 
 
 def largest(keys: npt.NDArray[Any], values: npt.NDArray[np.int64]) -> int:

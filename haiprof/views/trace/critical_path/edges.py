@@ -108,10 +108,10 @@ class Edges:
         least = whole if least is None else np.clip(least, 0, whole)
         part = least if part is None else np.minimum(part, least)
         columns: tuple[Any, ...] = (source, target, least, part, who, last, number, call, activity)
+        arrays = [np.asarray(each, dtype) for each, dtype in zip(columns, _TYPES, strict=True)]
         self._pieces.append(
             Columns._make(
-                np.broadcast_to(np.asarray(each, dtype), len(target))
-                for each, dtype in zip(columns, _TYPES, strict=True)
+                each if each.ndim else np.broadcast_to(each, len(target)) for each in arrays
             )
         )
 

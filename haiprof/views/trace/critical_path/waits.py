@@ -55,8 +55,8 @@ def of_calls(linked: Linked, host: Host, acts: Activities) -> Waits:
     if not len(acts.row) or not len(host.row):
         return Waits(none, none, np.zeros(0, bool), (none, none))
     runtime = (linked.category == RUNTIME) & (host.last >= 0)
-    syncs = np.flatnonzero(runtime)
-    syncs = syncs[linked.matches(SYNCHRONISES, syncs)]
+    syncs = linked.once(_synchronising)
+    syncs = syncs[runtime[syncs]]
     own = np.flatnonzero((acts.call >= 0) & runtime[acts.call])
     own = own[linked.matches(COPIES, acts.call[own])]
     own = own[acts.end[own] <= acts.returned[own] + TOLERANCE]
@@ -79,7 +79,7 @@ def of_calls(linked: Linked, host: Host, acts: Activities) -> Waits:
 
 def _scope(linked: Linked, acts: Activities, syncs: Index) -> Times:
     """The stream that each call that synchronizes waits for; -1 for all of them, or unknown."""
-    runtime, waits = linked.runtime, _device_waits(linked)
+    runtime, waits = linked.runtime, linked.once(_device_waits)
     streams = linked.stream[waits]
     lane_of = np.full(len(linked.start), -1, np.int64)
     lane_of[runtime[waits]] = np.where(
@@ -231,23 +231,35 @@ def _covered(low: Times, high: Times, until: Times) -> Times:
 
 def _waiting(linked: Linked, acts: Activities) -> Index:
     """Activities whose stream had to wait for an event just before their launch."""
-    calls = np.flatnonzero(linked.category == RUNTIME)
-    calls = calls[linked.matches(STREAM_WAITS, calls)]
-    runtime, waits = linked.runtime, _device_waits(linked)
-    waits = waits[matching(linked.activities["name"][waits], _WAITED)]
-    waits = waits[linked.stream[waits] >= 0]
+    calls, waits = linked.once(_stream_waits)
+    runtime = linked.runtime
     waiting: list[Index] = []
     lane_of, when = lanes(linked, waits), linked.start[runtime[waits]]
     for lane in np.unique(lane_of):
         among = np.flatnonzero((acts.lane == lane) & (acts.call >= 0))
         waiting.append(_next(among, acts.launch, when[lane_of == lane]))
-    calls = calls[~np.isin(calls, runtime[waits])]
     thread = linked.ops["thread"].to_numpy()
     launching = np.where(acts.call >= 0, thread[acts.call], 0) if len(thread) else acts.row
     for each in np.unique(thread[calls]):
         among = np.flatnonzero((acts.call >= 0) & (launching == each))
         waiting.append(_next(among, acts.launch, linked.start[calls[thread[calls] == each]]))
     return np.unique(np.concatenate((np.zeros(0, np.intp), *waiting)))
+
+
+def _stream_waits(linked: Linked) -> tuple[Index, Index]:
+    """Rows of the calls that have a stream wait for an event, and of such waits of the device."""
+    waits = linked.once(_device_waits)
+    waits = waits[matching(linked.activities["name"][waits], _WAITED)]
+    waits = waits[linked.stream[waits] >= 0]
+    calls = np.flatnonzero(linked.category == RUNTIME)
+    calls = calls[linked.matches(STREAM_WAITS, calls)]
+    return calls[~np.isin(calls, linked.runtime[waits])], waits
+
+
+def _synchronising(linked: Linked) -> Index:
+    """Rows of the calls that synchronise."""
+    calls = np.flatnonzero(linked.category == RUNTIME)
+    return calls[linked.matches(SYNCHRONISES, calls)]
 
 
 def _next(among: Index, launch: Times, when: Times) -> Index:

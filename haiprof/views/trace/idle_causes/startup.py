@@ -67,11 +67,11 @@ def _first_of_each(
     chosen = np.zeros(int(number.max()) + 1, np.bool_)
     chosen[wanted] = True
     among = np.flatnonzero(chosen[number])
-    order = np.lexsort((time[among], number[among]))
-    sorted_numbers = number[among][order]
-    first = np.append(True, sorted_numbers[1:] != sorted_numbers[:-1])[: len(order)]
-    rows: npt.NDArray[np.intp] = among[order[first]]
-    return rows
+    # Of those with one number the last assignment stays: that of the earliest.
+    late = among[np.argsort(time[among], kind="stable")][::-1]
+    first = np.full(len(chosen), -1, np.intp)
+    first[number[late]] = late
+    return first[first >= 0]
 
 
 def _first_launches(linked: Linked, calls: npt.NDArray[np.intp]) -> npt.NDArray[np.int32]:

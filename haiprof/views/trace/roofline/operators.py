@@ -17,6 +17,7 @@ Times are ns, shares of one.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -61,6 +62,9 @@ SCHEMA: Final = {
 }
 #: A copy between devices, or between a device and the host.
 TRANSFER: Final = "transfer"
+#: Characters up to which the description of a call is kept, with its cost.
+_KEPT: Final = 2000
+_CALL: Final = ("operator", "shapes", "types", "inputs", "kernel")
 _KEY: Final = ("name", "shapes", "types", "inputs", "device", "graph")
 
 
@@ -95,8 +99,7 @@ def with_costs(linked: Linked, gpus: Sequence[Gpu] = ()) -> tuple[pl.DataFrame, 
     peaks = {device: device_peaks(gpus, device) for device in devices}
     rows, costs = [], []
     for row in groups.iter_rows(named=True):
-        call = call_of(row)
-        cost = known.cost(call)
+        call, cost = _priced(row)
         rows.append(_measured(row, call, cost, peaks[row["device"]]))
         costs.append(cost)
     return pl.DataFrame(rows, SCHEMA, orient="row"), costs
@@ -104,11 +107,26 @@ def with_costs(linked: Linked, gpus: Sequence[Gpu] = ()) -> tuple[pl.DataFrame, 
 
 def call_of(row: Mapping[str, Any]) -> Call:
     """Return the call that a row of :func:`operators` is about."""
-    operator, shapes, types, inputs, kernel = (
-        None if row[name] is None else str(row[name])
-        for name in ("operator", "shapes", "types", "inputs", "kernel")
-    )
-    return Call.recorded(operator or "", shapes, types, inputs, kernel)
+    return _priced(row)[0]
+
+
+def _priced(row: Mapping[str, Any]) -> tuple[Call, Cost | None]:
+    texts = [None if row[name] is None else str(row[name]) for name in _CALL]
+    short = sum(len(text) for text in texts if text is not None) <= _KEPT
+    return (_price if short else _price.__wrapped__)(*texts)
+
+
+#: The ranks of a job make the same calls.
+@functools.lru_cache(4096)
+def _price(
+    operator: str | None,
+    shapes: str | None,
+    types: str | None,
+    inputs: str | None,
+    kernel: str | None,
+) -> tuple[Call, Cost | None]:
+    call = Call.recorded(operator or "", shapes, types, inputs, kernel)
+    return call, known.cost(call)
 
 
 def _measured(row: dict[str, Any], call: Call, cost: Cost | None, peaks: Peaks) -> dict[str, Any]:
