@@ -17,6 +17,7 @@ from haiprof.findings.deep.recommendation import Finding
 from haiprof.findings.deep.where import largest, outermost_name, times
 from haiprof.views.intervals import covered, merge, subtract
 from haiprof.views.trace.critical_path.what_if import Work
+from haiprof.views.trace.linking.names import numbered
 
 #: The plugin's thresholds.
 UTILIZATION: Final = 0.50
@@ -217,13 +218,9 @@ def _precision(case: Case, device: Device) -> str:
 
 def _single_precision(case: Case) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Say of each span whether its recorded inputs that have a type are of single precision."""
-    recorded = case.linked.ops["types"].cast(pl.String)
-    known = {text: _all_single(text) for text in recorded.unique().drop_nulls().to_list()}
-    if not known:
-        return np.zeros(len(recorded), np.bool_)
-    found = recorded.replace_strict(known, default=False, return_dtype=pl.Boolean)
-    mask: np.ndarray[tuple[int], np.dtype[np.bool_]] = found.fill_null(False).to_numpy()
-    return mask
+    number, texts = numbered(case.linked.ops["types"])
+    known = [text is not None and _all_single(text) for text in texts.cast(pl.String).to_list()]
+    return np.array(known, np.bool_)[number]
 
 
 def _all_single(text: str) -> bool:

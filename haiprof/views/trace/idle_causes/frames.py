@@ -89,14 +89,10 @@ def summed_by_device(
         window = merge(*each.windows(linked.recorded))
         known[mine] = covered(*window, idle.start[mine], idle.end[mine])
     summed = _summed(linked, idle, known)
-    within = (
-        pl.DataFrame({"lane": stepped.lane, "code": stepped.cause, "in_steps": stepped.length})
-        .group_by("lane", "code")
-        .agg(pl.col("in_steps").sum())
-        .with_columns(pl.col("lane", "code").cast(pl.Int64))
-    )
-    summed = summed.join(within, on=["lane", "code"], how="left", maintain_order="left")
-    summed = summed.with_columns(pl.col("in_steps").fill_null(0))
+    within = np.zeros(max(len(idle.lanes), 1) * len(CAUSES), np.int64)
+    np.add.at(within, stepped.lane.astype(np.intp) * len(CAUSES) + stepped.cause, stepped.length)
+    group = summed["lane"].to_numpy() * len(CAUSES) + summed["code"].to_numpy()
+    summed = summed.with_columns(pl.Series("in_steps", within[group]))
     devices = linked.activities.select("device")[idle.lanes[summed["lane"].to_numpy()]]
     return _shaped(summed.hstack(devices), DEVICES, ("device",))
 
@@ -128,15 +124,18 @@ def _summed(linked: Linked, idle: Idle, known: Times | None = None) -> pl.DataFr
         .sort("length", "key", descending=[True, False])
     )
     whole = pl.col("idle").sum().over("lane")
-    summed = by_name.group_by("lane", "code", maintain_order=True).agg(
-        pl.col("idle").sum(),
-        pl.col("count").sum(),
-        pl.col("max").max(),
-        pl.col("key").first(),
+    summed = (
+        by_name.group_by("lane", "code", maintain_order=True)
+        .agg(
+            pl.col("idle").sum(),
+            pl.col("count").sum(),
+            pl.col("max").max(),
+            pl.col("key").first(),
+        )
+        .with_columns(ratio(pl.col("idle"), whole).alias("ratio"))
     )
     return summed.with_columns(
         pl.Series("cause", [CAUSES[code] for code in summed["code"]], pl.String),
-        ratio(pl.col("idle"), whole).alias("ratio"),
         pl.Series("mostly", [texts[number] for number in summed["key"]], pl.String),
     )
 
