@@ -135,6 +135,12 @@ class TraceAnswers:
             >>> trace.overview().ranks.select("rank", "kernel").rows()
             [(0, 30000.0), (1, 30000.0)]
         """
+        if rank is not None:
+            return self._overview(rank)
+        kept = self._ranks.once("overview", lambda: self._overview(None))
+        return OverviewFrames(*(frame.clone() for frame in kept))
+
+    def _overview(self, rank: int | None) -> OverviewFrames:
         chosen = self._ranks.jobs(rank)
         overviews = list(
             self._ranks.map(

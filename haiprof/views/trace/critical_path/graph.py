@@ -10,7 +10,7 @@ Tests: tests/views/trace/critical_path/test_path.py.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -38,11 +38,28 @@ class Graph(NamedTuple):
 
 def graph(linked: Linked, window: Window, low: int | None = None) -> Graph:
     """Return the graph of a window, or of what precedes it, from ``low`` on, too."""
-    edges = Edges(linked, window.start if low is None else low, window.end)
-    queued = of_host.add(edges)
-    skewed = of_device.add(edges, queued)
-    _finish(edges, window)
-    return _ordered(edges, skewed)
+    low = window.start if low is None else low
+    latest = linked.once(_latest)
+    found = latest.get((window, low))
+    if found is None:
+        edges = Edges(linked, low, window.end)
+        queued = of_host.add(edges)
+        skewed = of_device.add(edges, queued)
+        _finish(edges, window)
+        found = _ordered(edges, skewed)
+        latest.clear()
+        if len(found.time) <= _KEPT:
+            latest[window, low] = found
+    return found
+
+
+#: Nodes up to which a graph is kept until the next one is asked for: tens of megabytes.
+_KEPT: Final = 500_000
+
+
+def _latest(_: Linked) -> dict[tuple[Window, int], Graph]:
+    """The graph asked for last: findings look at the step whose path was asked for."""
+    return {}
 
 
 def _finish(edges: Edges, window: Window) -> None:

@@ -183,10 +183,12 @@ def _groups(linked: Linked) -> pl.DataFrame:
     )[rows].with_columns(_blocks(linked, rows))
     operator = counted(linked)[rows]
     in_graph, replay = _replays(linked, rows)
-    launched = ran.with_columns(pl.Series("row", operator), in_graph, replay)
+    launched = ran.with_columns(pl.Series("row", operator), in_graph, replay).with_columns(
+        pl.struct("row", "replay", "device", "graph").is_first_distinct().alias("calls")
+    )
     keyed = launched.join(_calls(linked, operator), on="row", how="left", maintain_order="left")
     by_kernel = keyed.group_by(*_KEY, "kernel", "blocks", "copy_kind").agg(
-        pl.col("duration").sum(), pl.len(), pl.col("tensor_core").any()
+        pl.col("duration", "calls").sum(), pl.len(), pl.col("tensor_core").any()
     )
     text = pl.col("kernel").cast(pl.String)
     longest = by_kernel.sort("duration", "blocks", text, descending=True, nulls_last=True)
@@ -197,12 +199,11 @@ def _groups(linked: Linked) -> pl.DataFrame:
         pl.col("copy_kind").cast(pl.String).first(),
         pl.col("tensor_core").any(),
         pl.col("duration").sum().alias("device_time"),
+        pl.col("calls").sum(),
     )
-    number = keyed.group_by(_KEY).agg(pl.struct("row", "replay").n_unique().alias("calls"))
     whole = pl.col("device_time").sum().over("device")
     return (
-        groups.join(number, on=_KEY, how="left", nulls_equal=True)
-        .with_columns(
+        groups.with_columns(
             pl.when(whole > 0).then(pl.col("device_time") / whole).alias("share"),
             # Without an operator it is not known how often anything was called.
             pl.when(pl.col("name").is_null()).then("kernels").otherwise("calls").alias("calls"),
