@@ -254,27 +254,18 @@ def _blocks(linked: Linked, rows: npt.NDArray[np.intp]) -> pl.Series:
         pl.col(f"{of}_x").cast(pl.Int64) * pl.col(f"{of}_y") * pl.col(f"{of}_z")
         for of in ("grid", "block")
     )
-    axes = [f"{of}_{axis}" for of in ("grid", "block") for axis in "xyz"]
-    threads = np.append(one_of(linked.ops["name"], _OF_THREADS), False)[linked.runtime[rows]]
-    return (
-        linked.activities.select(axes)[rows]
-        .select(
-            pl.when(pl.Series(threads) & (block > 0))
-            .then(grid // block)
-            .otherwise(grid)
-            .alias("blocks")
-        )
-        .to_series()
-    )
+    threads = np.append(one_of(linked.ops["name"], _OF_THREADS), False)[linked.runtime]
+    count = pl.when(pl.Series(threads) & (block > 0)).then(grid // block).otherwise(grid)
+    return linked.activities.select(count.alias("blocks"))["blocks"].gather(rows)
 
 
 def _replays(linked: Linked, rows: npt.NDArray[np.intp]) -> tuple[pl.Series, pl.Series]:
     """Say of activities whether they are of a graph, and number the runs of its nodes."""
-    nodes = linked.activities.select("graph", "graph_node", "start")[rows]
-    in_graph = nodes["graph"].is_not_null().alias("graph")
+    in_graph = linked.activities["graph"].is_not_null().gather(rows)
     if not in_graph.any():
         none = pl.repeat(0, len(in_graph), dtype=pl.UInt32, eager=True)
         return in_graph, none.alias("replay")
+    nodes = linked.activities.select("graph", "graph_node", "start")[rows]
     run = pl.col("start").rank("ordinal").over("graph", "graph_node")
     return in_graph, nodes.select(
         pl.when(pl.col("graph").is_not_null()).then(run).otherwise(0).alias("replay")
