@@ -175,10 +175,6 @@ class Walk {
   std::vector<std::size_t> next_;
 };
 
-}  // namespace
-
-namespace {
-
 // The first interval from `at` on that ends after `now`. Those before it do not.
 std::size_t advance(std::span<const std::int64_t> end, std::size_t at, std::int64_t now) {
   std::size_t step = 1;

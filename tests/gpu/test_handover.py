@@ -25,15 +25,15 @@ TOLERANCE_NS = 5_000_000
 
 
 class Outcome:
-    """What a job, its Kineto and haiprof tell of the same kernels."""
+    """What a job, its Kineto and haiprof report of the same kernels."""
 
-    def __init__(self, told: dict[str, Any], run_dir: Path) -> None:
-        self.told = told
+    def __init__(self, printed: dict[str, Any], run_dir: Path) -> None:
+        self.printed = printed
         run = haiprof.Analyzer(run_dir)
         self.kernels = run.kernels()
         self.events = run.events().sort("time")
         #: Start of each kernel that was launched before the end, by its correlation id less one.
-        self.launched: list[int] = told["launched"]
+        self.launched: list[int] = printed["launched"]
 
     def of(self, kind: str) -> list[dict[str, Any]]:
         return list(self.events.filter(pl.col("kind") == kind).iter_rows(named=True))
@@ -83,8 +83,8 @@ def run_job(
 
 def check_kineto(outcome: Outcome) -> None:
     """It has exactly the kernels between its start and its stop, each once."""
-    assert outcome.told["unknown_buffers"] == 0
-    for number, session in enumerate(outcome.told["sessions"]):
+    assert outcome.printed["unknown_buffers"] == 0
+    for number, session in enumerate(outcome.printed["sessions"]):
         ids = session["ids"]
         missing = set(range(session["first"], session["last"] + 1)) - set(ids)
         assert not missing, f"session {number} lacks {len(missing)} kernels: {sorted(missing)[:5]}"
@@ -112,7 +112,7 @@ def check_haiprof(outcome: Outcome, *, lost: int = 0) -> None:
     first = min(ids, default=0)  # what was launched before haiprof began
     missing = {id_ for id_ in wanted if id_ > first} - set(ids)
     assert len(missing) <= lost, sorted(missing)[:5]
-    assert outcome.told["lost_buffers"] == outcome.told["dirty"] == outcome.told["flips"] == 0
+    assert all(outcome.printed[count] == 0 for count in ("lost_buffers", "dirty", "flips"))
 
 
 def test_twenty_sessions_and_all_that_lies_between_them(
@@ -128,14 +128,14 @@ def test_twenty_sessions_and_all_that_lies_between_them(
     assert 2 * (20 - 4) <= len(turns) <= 2 * 20
     assert [json.loads(turn["attributes"]).keys() for turn in turns[:2]] == [set(), {"seconds"}]
     assert all(json.loads(turn["attributes"])["seconds"] > 0.3 for turn in turns[1::2])
-    assert outcome.told["clockless"] == outcome.told["timeless"] == 0
+    assert outcome.printed["clockless"] == outcome.printed["timeless"] == 0
     # Nothing of a session lands with haiprof. By id: a thread may be stopped for long between the
     # time of a pause and what CUPTI does then.
     ours = set(outcome.kernels["correlation"])
-    for session in outcome.told["sessions"]:
+    for session in outcome.printed["sessions"]:
         assert ours.isdisjoint(session["ids"])
         assert ours.isdisjoint(range(session["first"], session["last"] + 1))
-    assert outcome.kernels["correlation"].max() > outcome.told["sessions"][-1]["after"]
+    assert outcome.kernels["correlation"].max() > outcome.printed["sessions"][-1]["after"]
 
 
 def test_without_taking_turns_both_would_lose(
@@ -153,8 +153,8 @@ def test_without_taking_turns_both_would_lose(
     ("scenario", "environment", "kineto"),
     [
         ("before", {}, "lazy"),
-        ("told", {}, "lazy"),
-        ("told", {}, "now"),
+        ("notified", {}, "lazy"),
+        ("notified", {}, "now"),
         ("after", {}, "now"),
         ("after", {"TEARDOWN_CUPTI": "1"}, "lazy"),
         ("running", {"FAKE_CUPTI_PLACE": "launch"}, "lazy"),
@@ -181,7 +181,7 @@ def test_both_have_theirs(
     outcome = run_job(native_build, shm, tmp_path, scenario, sessions, kineto=kineto, **environment)
     check_kineto(outcome)
     clockless = 3 * sessions if scenario == "skewed" else 0
-    assert outcome.told["clockless"] == clockless
+    assert outcome.printed["clockless"] == clockless
     # Where Kineto's end by force finds one running, CUPTI gives it no time.
     forced = scenario == "long" and environment["FAKE_CUPTI_PLACE"] == "launch"
     queued = outcome.kernels.filter(pl.col("name") == "queued").height
@@ -190,9 +190,9 @@ def test_both_have_theirs(
     across = outcome.kernels.filter(pl.col("name") == "across").height
     runs = scenario in ("running", "alone", "queued", "long")
     assert across == (sessions if runs and not forced else 0)
-    assert outcome.told["timeless"] == (sessions if forced else 0)
+    assert outcome.printed["timeless"] == (sessions if forced else 0)
     if scenario != "alone":
-        assert outcome.kernels["correlation"].max() > outcome.told["sessions"][-1]["after"]
+        assert outcome.kernels["correlation"].max() > outcome.printed["sessions"][-1]["after"]
 
 
 def test_stopping_and_beginning_again_does_not_disturb_a_session(
@@ -200,7 +200,7 @@ def test_stopping_and_beginning_again_does_not_disturb_a_session(
 ) -> None:
     outcome = run_job(native_build, shm, tmp_path, "stopped", 4)
     check_kineto(outcome)
-    assert outcome.kernels["correlation"].max() > outcome.told["sessions"][-1]["after"]
+    assert outcome.kernels["correlation"].max() > outcome.printed["sessions"][-1]["after"]
 
 
 def test_torch_is_asked_whether_it_profiles(monkeypatch: pytest.MonkeyPatch) -> None:

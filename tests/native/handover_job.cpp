@@ -6,7 +6,7 @@
 // Scenarios:
 //   after      haiprof begins, then the sessions, some of them right after the other
 //   before     the first session has begun when haiprof begins
-//   told       the second has, and haiprof is notified
+//   notified   the second has, and haiprof is notified
 //   running    a kernel runs from before each session into it
 //   alone      the same, and nobody else launches anything
 //   queued     the same, and the GPU is still busy with earlier work when the session ends
@@ -149,7 +149,7 @@ class Job {
     all.first = newest() + 1;
     launch("main", 3);
     if (number == 0 && scenario_ == "before") record(false);
-    if (number == 1 && scenario_ == "told") record(true);
+    if (number == 1 && scenario_ == "notified") record(true);
     if (runs && scenario_ != "long") end_kernel(id);
     middle(number);
     sleep(30);
@@ -234,7 +234,7 @@ int main(int argc, char** argv) {
   find<void (*)()>(argv[2], "kineto_prepare");
   {
     Job job(argv[2], scenario);
-    if (scenario != "before" && scenario != "told" && !job.record(false)) return 1;
+    if (scenario != "before" && scenario != "notified" && !job.record(false)) return 1;
     sleep(100);
     for (int i = 0; i < std::atoi(argv[4]); ++i) {
       if (scenario == "skewed") {

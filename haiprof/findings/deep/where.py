@@ -184,7 +184,7 @@ def _outermost_operator(linked: Linked) -> npt.NDArray[np.int32]:
 def summed(
     keys: npt.NDArray[Kept], values: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[Kept], npt.NDArray[np.int64]]:
-    """Return each key once, ascending, and the sum of its values."""
+    """Return each key (a number of a row or name) once, ascending, and the sum of its values."""
     if not len(keys):
         return keys, values
     low = int(keys.min())
