@@ -171,8 +171,8 @@ class Job:
         for name in ("kind", "copy_kind"):
             texts = step.kernels[name].cast(pl.String)
             distinct = texts.drop_nulls().unique(maintain_order=True).to_list()
-            told = texts.replace_strict(distinct, range(len(distinct)), default=None)
-            kernels[name] = (self._again(told), distinct)
+            codes = texts.replace_strict(distinct, range(len(distinct)), default=None)
+            kernels[name] = (self._again(codes), distinct)
         for name in (
             "device", "stream", "grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z",
             "registers", "shared_memory", "bytes",

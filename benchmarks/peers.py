@@ -159,9 +159,9 @@ def drive(python: Path, driver: Path, *arguments: object, timeout: float = 3600)
                 together = watched.stop()
         said = output.read_text("utf-8", "replace")[-4000:]
         assert status == 0, f"{driver.name} {arguments} ended with {status}:\n{said}"
-        told = json.loads(report.read_text())
-    told["peak_bytes"] = max(told["peak_bytes"], together)
-    return Run(**told)
+        result = json.loads(report.read_text())
+    result["peak_bytes"] = max(result["peak_bytes"], together)
+    return Run(**result)
 
 
 def _environment(python: Path) -> dict[str, str]:

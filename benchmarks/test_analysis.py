@@ -2,7 +2,7 @@
 
 Each run is a fresh process, and what counts is its work after the imports: from the file until all
 views are there. The tools take turns, so that a slow minute of the machine slows all of them. A
-tool's time is its fastest run; a ratio is told with the least and the most that any two runs give.
+tool's time is its fastest run; a ratio comes with the least and the most that any two runs give.
 The plugin is run without its server and, which is faster, in one process (see its driver); of HTA
 count the seven analyses that work on any trace.
 """

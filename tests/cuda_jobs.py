@@ -100,8 +100,8 @@ _PREAMBLE = """
 
     until = time.monotonic() + 20
 
-    def tell(**told):
-        print(json.dumps(told))
+    def tell(**values):
+        print(json.dumps(values))
 """
 
 

@@ -40,7 +40,7 @@ class Local:
         return file
 
     def add_file(self, source: str, local: str) -> None:
-        """Nothing to remember: only files that had to be mended are told, and read once."""
+        """Nothing to remember: only files that had to be mended are reported, and read once."""
 
 
 def main() -> None:

@@ -55,7 +55,7 @@ def main() -> None:
         except HaiprofError as error:
             raise SystemExit(str(error)) from None
         done, spent = time.perf_counter(), time.process_time() - used
-        told = {
+        report = {
             "open_s": opened - begun,
             "ask_s": done - opened,
             "cpu_s": spent,
@@ -65,7 +65,7 @@ def main() -> None:
             "problems": run.problems(),
         }
     _write(made, asked.report)
-    asked.report.write_text(json.dumps(told))
+    asked.report.write_text(json.dumps(report))
 
 
 @contextlib.contextmanager

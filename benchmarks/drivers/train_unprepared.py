@@ -108,15 +108,15 @@ def main() -> None:
     loss = nn.CrossEntropyLoss()
     with Path(path).open("w+b") as file:
         file.truncate(8 + 16 * STEPS)
-        told = memoryview(mmap.mmap(file.fileno(), 0)).cast("q")
+        times = memoryview(mmap.mmap(file.fileno(), 0)).cast("q")
     for step in range(STEPS):
         x, y = next(batches)
         optimizer.zero_grad()
         loss(model(x), y).backward()
         optimizer.step()
-        told[1 + 2 * step] = time.monotonic_ns()
-        told[2 + 2 * step] = time.thread_time_ns()
-        told[0] = step + 1
+        times[1 + 2 * step] = time.monotonic_ns()
+        times[2 + 2 * step] = time.thread_time_ns()
+        times[0] = step + 1
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ def test_matching_is_what_a_plain_one_tells() -> None:
     }
     assert found == expected
     assert None in expected.values()
-    assert any(told for told in expected.values())
+    assert any(times for times in expected.values())
 
 
 def test_a_few_ranks_at_a_time_tell_the_same(
@@ -103,8 +103,8 @@ def test_a_few_ranks_at_a_time_tell_the_same(
         assert some.rows() == whole.rows()
     transfers, collectives, stragglers = at_once
     expected = plainly({rank: communications(rank) for rank in range(RANKS)})
-    assert transfers["unmatched_calls"].sum() == sum(told is None for told in expected.values())
-    assert collectives["waiting"].sum() == sum(told[1] for told in expected.values() if told)
+    assert transfers["unmatched_calls"].sum() == sum(times is None for times in expected.values())
+    assert collectives["waiting"].sum() == sum(times[1] for times in expected.values() if times)
     assert stragglers["rank"].to_list() != sorted(stragglers["rank"].to_list())
     assert set(stragglers["rank"].to_list()) == set(range(RANKS))
 

@@ -158,7 +158,7 @@ class Part:
     def child(
         self, what: str, *words: str, seconds: float = 60, code: int | None = 0
     ) -> dict[str, Any]:
-        """Run a process of this part to its end and return what it told.
+        """Run a process of this part to its end and return what it reported.
 
         Raises:
             RuntimeError: it ended otherwise than with ``code`` (None: any), or told nothing, or

@@ -365,7 +365,7 @@ def test_a_bad_microbatch_is_reported_and_left_out(
 def test_other_threads_run_while_the_driver_has_no_room(
     shm: Path, tmp_path: Path, native_build: Path
 ) -> None:
-    told = run_job(
+    result = run_job(
         """
     haiprof.start(sys.argv[1], run="run", kernels="off")
     use_cuda()
@@ -392,8 +392,8 @@ def test_other_threads_run_while_the_driver_has_no_room(
     """,
         tmp_path, native_build,
     )  # fmt: skip
-    assert told["took"] > 0.25
-    assert told["ticks"] > 3  # none where they wait for it
+    assert result["took"] > 0.25
+    assert result["ticks"] > 3  # none where they wait for it
 
 
 def test_two_devices_of_one_process_and_their_names(

@@ -40,7 +40,7 @@ def replays(log_dir: Path) -> pl.DataFrame:
     return haiprof.Analyzer(log_dir / "run").device_spans(category="graph").sort("start")
 
 
-def told(log_dir: Path, *kinds: str) -> list[dict[str, Any]]:
+def events_of(log_dir: Path, *kinds: str) -> list[dict[str, Any]]:
     events = haiprof.Analyzer(log_dir / "run").events(kind=kinds).sort("time")
     return [
         {"kind": str(row["kind"]), "text": row["text"], **json.loads(row["attributes"] or "{}")}
@@ -107,11 +107,11 @@ def test_a_replay_ends_the_recording_of_kernels_and_says_so(
     )  # fmt: skip
     wait_recorded(shm)
     assert job == {"before": True, "ended": True, "begins_again": False}
-    [graphs] = told(tmp_path, "graphs")
+    [graphs] = events_of(tmp_path, "graphs")
     assert graphs["mode"] == "windows"
     assert "the job replays CUDA graphs, so kernels are no longer recorded" in graphs["text"]
     assert 'graphs="kernels"' in graphs["text"]
-    begins, ends = told(tmp_path, "kernels")
+    begins, ends = events_of(tmp_path, "kernels")
     assert (begins["recording"], begins["why"]) == (True, "start")
     assert (ends["recording"], ends["why"]) == (False, "graphs")
     assert haiprof.Analyzer(tmp_path / "run").kernels().height == 10
@@ -138,7 +138,7 @@ def test_kernels_of_graphs_are_recorded_when_asked_for(
     job = run_job(KERNELS + program, tmp_path, native_build)
     wait_recorded(shm)
     assert job == {"again": True}
-    assert told(tmp_path, "graphs") == []
+    assert events_of(tmp_path, "graphs") == []
     kernels = haiprof.Analyzer(tmp_path / "run").kernels()
     assert kernels.filter(pl.col("name").cast(pl.String) == "late")["graph"].to_list() == [5]
     assert replays(tmp_path).height == 100
@@ -160,7 +160,7 @@ def test_who_asks_for_all_kernels_but_not_those_of_graphs_gets_them_until_a_repl
     )  # fmt: skip
     wait_recorded(shm)
     assert job == {"before": True, "ended": True}
-    [graphs] = told(tmp_path, "graphs")
+    [graphs] = events_of(tmp_path, "graphs")
     assert graphs["mode"] == "all"
 
 
@@ -181,7 +181,7 @@ def test_graphs_that_are_not_torchs_are_seen_by_their_kernels(
     )  # fmt: skip
     wait_recorded(shm)
     assert job == {"before": True, "ended": True}
-    assert len(told(tmp_path, "graphs")) == 1
+    assert len(events_of(tmp_path, "graphs")) == 1
     assert replays(tmp_path).is_empty()
 
 
@@ -205,8 +205,8 @@ def test_a_job_without_graphs_is_recorded_as_ever(
     )  # fmt: skip
     wait_recorded(shm)
     assert job == {"began": True, "ended": True, "again": True}
-    assert told(tmp_path, "graphs") == []
-    assert {event["why"] for event in told(tmp_path, "kernels")} <= {"start", "window", "stop"}
+    assert events_of(tmp_path, "graphs") == []
+    assert {event["why"] for event in events_of(tmp_path, "kernels")} <= {"start", "window", "stop"}
 
 
 def test_the_next_recording_looks_for_graphs_anew(
@@ -346,7 +346,7 @@ def test_very_many_replays_are_not_all_paid_for(
     assert job["replays"] > 3000
     assert 300 < timed < 250 * 3 + 200
     assert replays(tmp_path).height == pytest.approx(timed, abs=5)
-    [gpu] = told(tmp_path, "gpu")
+    [gpu] = events_of(tmp_path, "gpu")
     assert f"{job['left_out']} replays of CUDA graphs to keep the cost down" in gpu["text"]
     assert haiprof.Analyzer(tmp_path / "run").device_spans(name="mine").height == 1
 

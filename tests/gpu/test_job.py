@@ -46,8 +46,8 @@ def test_kernels_are_recorded_from_the_first_use_of_cuda_to_the_end(
     assert run(program, tmp_path, native_build) == ""
     wait_recorded(shm)
     assert kernels(tmp_path) == {"gemm": 1000, "softmax": 500}
-    [told] = texts(tmp_path, "gpu")
-    assert told.startswith("1500 kernels and 0 other GPU activities; ")
+    [text] = texts(tmp_path, "gpu")
+    assert text.startswith("1500 kernels and 0 other GPU activities; ")
     assert texts(tmp_path, "lost") == []
 
 

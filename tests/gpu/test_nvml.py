@@ -50,7 +50,7 @@ def tick(seconds=1.0):
 def source(name="gpu"):
     return next(source for source in sampler.sources() if source["name"] == name)
 
-def told(*kinds):
+def changes(*kinds):
     return [change for change in sampler.changes() if change[0] in kinds]
 
 def answer(value):
@@ -230,7 +230,7 @@ def test_a_mig_device_has_what_nvml_gives_for_it(run: Callable[..., Any]) -> Non
 def test_a_lost_gpu_is_reported_once_and_the_others_go_on(run: Callable[..., Any]) -> None:
     values, lost, state = run(
         "[sampler.use_gpu(gpu(i)) for i in range(2)]; [tick() for _ in range(5)]\n"
-        "answer([tick(), told('gpu_lost'), source()['state']])",
+        "answer([tick(), changes('gpu_lost'), source()['state']])",
         FAKE_NVML_GPUS="2",
         FAKE_NVML_LOST="2",
     )
@@ -244,7 +244,7 @@ def test_a_lost_gpu_is_reported_once_and_the_others_go_on(run: Callable[..., Any
 def test_the_only_gpu_that_is_lost_leaves_no_source(run: Callable[..., Any]) -> None:
     values, lost, source = run(
         "sampler.use_gpu(gpu(0)); [tick(61) for _ in range(6)]\n"
-        "answer([tick(), told('gpu_lost'), source()])",
+        "answer([tick(), changes('gpu_lost'), source()])",
         FAKE_NVML_LOST="2",
     )
     assert values == {}
@@ -256,7 +256,7 @@ def test_the_only_gpu_that_is_lost_leaves_no_source(run: Callable[..., Any]) -> 
 def test_an_xid_is_an_event_with_its_meaning(run: Callable[..., Any]) -> None:
     changes = run(
         "[sampler.use_gpu(gpu(i)) for i in range(2)]; [tick() for _ in range(5)]\n"
-        "answer(told('xid'))",
+        "answer(changes('xid'))",
         FAKE_NVML_GPUS="2",
         FAKE_NVML_XID="31@3",
     )
@@ -306,7 +306,7 @@ def test_an_xid_of_a_gpu_that_nobody_used_is_not_reported_to_the_next_user(
     changes = run(
         f"[sampler.use_gpu(gpu(i)) for i in [0, *{others}]]; tick(); sampler.unuse_gpu(gpu(0))\n"
         "nvml().fake_xid(0, 31); nvml().fake_xid(1, 74); sampler.use_gpu(gpu(0)); tick()\n"
-        "nvml().fake_xid(0, 79); tick(); answer(told('xid'))",
+        "nvml().fake_xid(0, 79); tick(); answer(changes('xid'))",
         FAKE_NVML_GPUS="2",
     )
     xids = [(attributes["instance"], attributes["xid"]) for _, _, attributes in changes]
@@ -315,20 +315,25 @@ def test_an_xid_of_a_gpu_that_nobody_used_is_not_reported_to_the_next_user(
 
 def test_only_a_change_of_a_reason_that_is_not_normal_is_an_event(run: Callable[..., Any]) -> None:
     changes = run(
-        "sampler.use_gpu(gpu(0)); [tick() for _ in range(12)]; answer(told('throttle'))",
+        "sampler.use_gpu(gpu(0)); [tick() for _ in range(12)]; answer(changes('throttle'))",
         # idle, a power cap, hot twice, braked as well, a moment of slowdown, nothing, hot by
         # itself, slowdown that stays
         FAKE_NVML_REASONS="1,4,24,20,ac,8,0,0,8,8",
     )
-    told = [(text, attributes["reasons"]) for _, text, attributes in changes]
-    assert [reasons for _, reasons in told] == ["thermal", "thermal,power_brake", "", "hw_slowdown"]
-    assert told[0][0] == "gpu0 is slowed down: it or its memory is as hot as it may be"
-    assert told[2][0] == "gpu0 is no longer slowed down by heat or the hardware"
+    events = [(text, attributes["reasons"]) for _, text, attributes in changes]
+    assert [reasons for _, reasons in events] == [
+        "thermal",
+        "thermal,power_brake",
+        "",
+        "hw_slowdown",
+    ]
+    assert events[0][0] == "gpu0 is slowed down: it or its memory is as hot as it may be"
+    assert events[2][0] == "gpu0 is no longer slowed down by heat or the hardware"
 
 
 def test_memory_errors_that_grow_are_an_event(run: Callable[..., Any]) -> None:
     [(_, text, attributes)] = run(
-        "sampler.use_gpu(gpu(0)); [tick() for _ in range(6)]; answer(told('ecc'))"
+        "sampler.use_gpu(gpu(0)); [tick() for _ in range(6)]; answer(changes('ecc'))"
     )
     assert text == "gpu0: 2 corrected memory errors, 2 since the driver was loaded"
     assert attributes == {"instance": "gpu0", "type": "corrected", "n": 2, "total": 2}
@@ -337,7 +342,7 @@ def test_memory_errors_that_grow_are_an_event(run: Callable[..., Any]) -> None:
 def test_a_count_of_memory_errors_that_came_late_is_no_new_error(run: Callable[..., Any]) -> None:
     first, values, changes = run(
         "nvml().fake_advance(5); sampler.use_gpu(gpu(0)); first = tick()\n"
-        "os.environ['FAKE_NVML_FIELDS'] = ''; tick(); answer([first, tick(), told('ecc')])",
+        "os.environ['FAKE_NVML_FIELDS'] = ''; tick(); answer([first, tick(), changes('ecc')])",
         FAKE_NVML_FIELDS="3=999",
     )
     assert "gpu.ecc_corrected.count gpu0" not in first
@@ -361,10 +366,10 @@ def test_the_cost_of_each_field_is_reported_once_it_is_clear_which_are_read(
     run: Callable[..., Any], environment: dict[str, str], asked_later: set[str]
 ) -> None:
     changes = run(
-        "sampler.use_gpu(gpu(0)); [tick() for _ in range(6)]; answer(told('source'))",
+        "sampler.use_gpu(gpu(0)); [tick() for _ in range(6)]; answer(changes('source'))",
         **environment,
     )
-    [cost] = [told for _, _, told in changes if "field_values_us" in told]
+    [cost] = [attributes for _, _, attributes in changes if "field_values_us" in attributes]
     fields = {name: us for name, us in cost.items() if name.startswith("field_")}
     del fields["field_values_us"]
     assert set(fields.values()) == {3}  # as the stand-in says of each field that it was asked for
@@ -376,7 +381,7 @@ def test_the_cost_of_each_field_is_reported_once_it_is_clear_which_are_read(
 def test_what_nvml_costs_is_reported_once_for_each_gpu(run: Callable[..., Any]) -> None:
     changes = run(
         "[sampler.use_gpu(gpu(i)) for i in range(2)]; [tick() for _ in range(6)]\n"
-        "answer(told('source'))",
+        "answer(changes('source'))",
         FAKE_NVML_GPUS="2",
     )
     start, *costs = [attributes for _, _, attributes in changes]
@@ -393,7 +398,7 @@ def test_what_nvml_costs_is_reported_once_for_each_gpu(run: Callable[..., Any]) 
 def test_readings_that_make_the_driver_wait_are_made_less_often(run: Callable[..., Any]) -> None:
     interval, texts = run(
         "sampler.use_gpu(gpu(0)); [tick() for _ in range(20)]\n"
-        "answer([source()['interval_s'], [text for _, text, _ in told('source')]])",
+        "answer([source()['interval_s'], [text for _, text, _ in changes('source')]])",
         FAKE_NVML_SLEEP_US="6000",
     )
     assert interval >= 2.0
@@ -509,7 +514,7 @@ def test_a_gpu_that_nvml_does_not_know_is_reported_once_beside_one_that_it_does(
 ) -> None:
     values, changes = run(
         "sampler.use_gpu('GPU-of-somebody'); sampler.use_gpu(gpu(0))\n"
-        "[tick() for _ in range(3)]; answer([tick(), told('source')])"
+        "[tick() for _ in range(3)]; answer([tick(), changes('source')])"
     )
     assert {key.split()[1] for key in values} == {"gpu0"}
     unknown = [text for _, text, _ in changes if "GPU-of-somebody" in text]

@@ -34,7 +34,7 @@ LOOP = """
 """
 
 
-def told(log_dir: Path, kind: str) -> list[dict[str, Any]]:
+def events_of(log_dir: Path, kind: str) -> list[dict[str, Any]]:
     events = haiprof.Analyzer(log_dir / "run").events(kind=kind).sort("time")
     return [
         {"time": row["time"], "text": row["text"], **json.loads(row["attributes"])}
@@ -75,7 +75,7 @@ def test_every_kernel_of_the_whole_steps_of_each_window_is_recorded(recorded: Pa
 
 
 def test_windows_are_reported_from_their_beginning(recorded: Path) -> None:
-    events = told(recorded, "kernels")
+    events = events_of(recorded, "kernels")
     assert [event["recording"] for event in events] == [True, False] * (len(events) // 2)
     assert events[0]["why"] == "start"
     assert {event["mode"] for event in events} == {"windows"}
@@ -84,11 +84,11 @@ def test_windows_are_reported_from_their_beginning(recorded: Path) -> None:
 
 
 def test_what_windows_cost_is_measured_with_its_uncertainty(recorded: Path) -> None:
-    metered = [event for event in told(recorded, "budget") if event["overhead"] is None]
+    metered = [event for event in events_of(recorded, "budget") if event["overhead"] is None]
     assert all(event["spent"] > 0 for event in metered)
-    measured = [event for event in told(recorded, "budget") if event["overhead"] is not None]
+    measured = [event for event in events_of(recorded, "budget") if event["overhead"] is not None]
     assert measured[0]["windows"] == 5
-    # Told each time that twice as much is known, and at the end.
+    # Reported each time that twice as much is known, and at the end.
     assert len(measured) <= 3
     last = measured[-1]
     assert last["windows"] > 8
@@ -113,7 +113,7 @@ def test_windows_that_cost_more_than_the_budget_end(
     """
     assert run(LOOP + program, tmp_path, native_build) == ""
     wait_recorded(shm)
-    [last] = [event for event in told(tmp_path, "budget") if "stepped_down_to" in event]
+    [last] = [event for event in events_of(tmp_path, "budget") if "stepped_down_to" in event]
     assert last["stepped_down_to"] == "off"
     # By comparing steps or, where the meter was over it before there were enough of them, by that.
     over = last["spent"] if last["overhead"] is None else last["low"] * last["share"]
@@ -135,7 +135,7 @@ def test_all_kernels_are_recorded_when_asked_for(
     """
     assert run(LOOP + program, tmp_path, native_build) == ""
     wait_recorded(shm)
-    begun, ended = told(tmp_path, "kernels")
+    begun, ended = events_of(tmp_path, "kernels")
     assert (begun["recording"], begun["mode"], begun["why"]) == (True, "all", "start")
     assert (ended["recording"], ended["mode"], ended["why"]) == (False, "all", "stop")
     kernels = haiprof.Analyzer(tmp_path / "run").kernels()
@@ -143,7 +143,7 @@ def test_all_kernels_are_recorded_when_asked_for(
     assert kernels.height == 5 * steps
     recorded = haiprof.Analyzer(tmp_path / "run").kernels_recorded()
     assert recorded.select("first_step", "last_step").rows() == [(0, steps - 1)]
-    metered = told(tmp_path, "budget")
+    metered = events_of(tmp_path, "budget")
     assert metered
     for event in metered:
         assert event["overhead"] is None
@@ -163,10 +163,10 @@ def test_all_kernels_over_the_budget_become_windows(
     """
     assert run(LOOP + program, tmp_path, native_build) == ""
     wait_recorded(shm)
-    down = [event for event in told(tmp_path, "budget") if "stepped_down_to" in event]
+    down = [event for event in events_of(tmp_path, "budget") if "stepped_down_to" in event]
     # What windows take in haiprof's thread is over such a budget, too.
     assert [event["stepped_down_to"] for event in down] == ["windows", "off"]
-    whys = [event["why"] for event in told(tmp_path, "kernels")]
+    whys = [event["why"] for event in events_of(tmp_path, "kernels")]
     assert whys[:4] == ["start", "budget", "window", "window"]
     kernels = haiprof.Analyzer(tmp_path / "run").kernels()
     steps = haiprof.Analyzer(tmp_path / "run").steps().height
@@ -184,7 +184,7 @@ def test_recording_is_switched_off_between_two_steps(
     assert run(LOOP + program, tmp_path, native_build) == ""
     wait_recorded(shm)
     analyzer = haiprof.Analyzer(tmp_path / "run")
-    ends = [e["time"] for e in told(tmp_path, "kernels") if e["why"] == "window"
+    ends = [e["time"] for e in events_of(tmp_path, "kernels") if e["why"] == "window"
             and not e["recording"]]  # fmt: skip
     steps = analyzer.steps().sort("start")
     starts, durations = steps["start"].to_list(), steps["duration"].to_list()

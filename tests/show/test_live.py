@@ -393,7 +393,7 @@ def test_how_it_ended(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "signal", "code", "state", "told", "cell"),
+    ("kind", "signal", "code", "state", "word", "cell"),
     [
         ("killed", "SIGSEGV", None, "died", "ended, 1 failed", "SIGSEGV"),
         ("failed", None, 3, "closed", "ended, 1 failed", "exit 3"),
@@ -406,14 +406,14 @@ def test_how_each_rank_ended(
     signal: str | None,
     code: int | None,
     state: str,
-    told: str,
+    word: str,
     cell: str,
 ) -> None:
     run = make_run(tmp_path / "run", ranks=3)
     ended = {"kind": kind, "signal": signal, "exit_code": code, "text": "…", "time_ns": 5}
     write_process(run, 1, state=state, ended=ended)
     watched = job(run)
-    assert watched.state().word == told
+    assert watched.state().word == word
     lines = drawn(watched)
     head = next(n for n, line in enumerate(lines) if line.startswith("rank"))
     assert lines[head + 1].split()[0] == "1"

@@ -368,8 +368,8 @@ def test_there_may_be_more_rows_than_a_footer_leads_to(tmp_path: Path) -> None:
     assert "only 44 rows of it are read" in line
 
 
-@pytest.mark.parametrize("told", [2**62, -5, 2**63 - 1, 2**40])
-def test_a_batch_may_tell_of_any_number_of_rows(tmp_path: Path, told: int) -> None:
+@pytest.mark.parametrize("count", [2**62, -5, 2**63 - 1, 2**40])
+def test_a_batch_may_tell_of_any_number_of_rows(tmp_path: Path, count: int) -> None:
     file = tmp_path / "spans-0.arrow"
     batch = runs.batch(schema.SPANS, spans(0, 77))
     write_batches(file, [batch, batch])
@@ -378,7 +378,7 @@ def test_a_batch_may_tell_of_any_number_of_rows(tmp_path: Path, told: int) -> No
     assert len(places) >= 2
     for place in places:
         made = bytearray(content)
-        struct.pack_into("<q", made, place, told)
+        struct.pack_into("<q", made, place, count)
         file.write_bytes(made)
         read = read_table(tmp_path, schema.SPANS)
         assert read.frame.height == 77
@@ -388,21 +388,21 @@ def test_a_batch_may_tell_of_any_number_of_rows(tmp_path: Path, told: int) -> No
 
 @pytest.mark.parametrize("suffix", [".arrow", ".arrows"])
 @pytest.mark.parametrize(
-    ("told", "reason"),
+    ("count", "reason"),
     [(b"7", "3 rows are missing"), (b"3", "1 rows too many"), (b"x", "is not a count")],
 )
 def test_rows_that_are_missing_are_counted(
-    tmp_path: Path, told: bytes, reason: str, suffix: str
+    tmp_path: Path, count: bytes, reason: str, suffix: str
 ) -> None:
     file = tmp_path / f"spans-0{suffix}"
     batch = runs.batch(schema.SPANS, spans(0, 4))
     key = schema.KEY_ROWS.encode()
     if suffix == ".arrow":
-        batch = batch.replace_schema_metadata({**batch.schema.metadata, key: told})
+        batch = batch.replace_schema_metadata({**batch.schema.metadata, key: count})
         write_batches(file, [batch])
     else:
         with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, batch.schema) as out:
-            out.write_batch(batch, custom_metadata={key: told})
+            out.write_batch(batch, custom_metadata={key: count})
     read = read_table(tmp_path, schema.SPANS)
     assert read.frame.height == 4
     (line,) = read.problems

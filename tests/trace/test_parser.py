@@ -551,7 +551,7 @@ def test_mutated_traces_are_read_or_reported(seed: int) -> None:
                 assert len(example) <= 80
         else:
             silent += 1
-            # Nothing is told: then it is JSON, and a plain reader finds the same.
+            # Nothing is reported: then it is JSON, and a plain reader finds the same.
             try:
                 rows, _ = expected(raw)
             except (ValueError, RecursionError, KeyError):

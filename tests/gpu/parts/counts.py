@@ -67,7 +67,7 @@ def tell(part: Part, model: str, ours: dict[str, Any], theirs: dict[str, Any]) -
     part.fact(f"{model}: other GPU activities", {"haiprof": ours["others"],
                                                  "torch.profiler": theirs["others"]})  # fmt: skip
     part.fact(f"{model}: streams", ours["streams"])
-    part.fact(f"{model}: haiprof's events", ours["told"])
+    part.fact(f"{model}: haiprof's events", ours["events"])
 
 
 def tell_times(
@@ -109,7 +109,7 @@ def by_haiprof(device: str, words: Sequence[str]) -> dict[str, Any]:
         events = recorded.events(Path(folder), "gpu", "lost", "hook", "budget", "handover")
     kernels, others = recorded.kernels_of_rows(rows)
     streams = sorted({row["stream"] for row in rows if row["stream"] is not None})
-    return {"kernels": kernels, "others": others, "streams": streams, "told": events}
+    return {"kernels": kernels, "others": others, "streams": streams, "events": events}
 
 
 def by_torch(device: str, words: Sequence[str]) -> dict[str, Any]:

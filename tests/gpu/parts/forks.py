@@ -25,7 +25,7 @@ def measure(part: Part) -> None:
     part.check("the parent goes on to record all kernels", result["after"] == result["before"] > 0,
                f"{result['before']} in the steps before, {result['after']} after")  # fmt: skip
     part.fact("DataLoader with two workers", result["batches"])
-    part.fact("events", result["told"])
+    part.fact("events", result["events"])
 
 
 def forked(what: Callable[[], Any], code: int) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def _job(device: str, words: Sequence[str]) -> dict[str, Any]:
         recorded.closed(Path(folder), 10)
         events = recorded.events(Path(folder))
     return {"before": before, "after": after, "children": children,
-            "batches": f"{batches} of 8 batches came", "told": events}  # fmt: skip
+            "batches": f"{batches} of 8 batches came", "events": events}  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ def haiprof_first(part: Part, expected: int) -> None:
     part.check("haiprof recording first: all kernels lie within the job's time",
                result["stray"] == 0, f"{result['stray']} do not")  # fmt: skip
     part.fact("haiprof recording first: counts", result["counts"])
-    part.fact("haiprof recording first: events", result["told"])
+    part.fact("haiprof recording first: events", result["events"])
 
 
 def torch_first(part: Part, expected: int) -> None:
@@ -51,7 +51,7 @@ def torch_first(part: Part, expected: int) -> None:
     part.row("torch.profiler first: haiprof afterwards", result["ours"], "kernels",
              target=f"= {expected}", met=result["ours"] == expected,
              note=f"{result['stray']} kernels lie outside the job's time")  # fmt: skip
-    part.fact("torch.profiler first: events", result["told"])
+    part.fact("torch.profiler first: events", result["events"])
 
 
 class Job:
@@ -130,7 +130,7 @@ def _haiprof_first(device: str, words: Sequence[str]) -> dict[str, Any]:
         found = [(name, _ours(folder, when)) for name, when in pieces] + theirs
         events = recorded.events(Path(folder))
         stray = _stray(folder, begin)
-    return {"found": found, "stray": stray, "counts": counts, "told": events}
+    return {"found": found, "stray": stray, "counts": counts, "events": events}
 
 
 def _torch_first(device: str, words: Sequence[str]) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def _torch_first(device: str, words: Sequence[str]) -> dict[str, Any]:
         when = job.train()
         _stop(folder)
         return {"theirs": theirs, "ours": _ours(folder, when), "stray": _stray(folder, begin),
-                "told": recorded.events(Path(folder))}  # fmt: skip
+                "events": recorded.events(Path(folder))}  # fmt: skip
 
 
 if __name__ == "__main__":

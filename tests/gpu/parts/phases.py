@@ -49,7 +49,7 @@ def one(part: Part, model: str, seconds: float) -> None:
                 training.steps(STEPS)
                 machine.wait()
                 blocks.append((begin, time.time_ns()))
-                training.steps(3)  # a span is told some steps after its end
+                training.steps(3)  # a span is reported some steps after its end
                 machine.wait()
                 haiprof.off()
                 events.append(by_hand(training, waiting=False))
@@ -165,8 +165,8 @@ def tell_places(
 ) -> None:  # fmt: skip
     inside: dict[str, int] = defaultdict(int)
     seen: dict[str, int] = defaultdict(int)
-    for found, told in zip(rows, spans, strict=True):
-        for phase, within_it, count in places(kernels, found, told):
+    for block_rows, block_spans in zip(rows, spans, strict=True):
+        for phase, within_it, count in places(kernels, block_rows, block_spans):
             inside[phase] += within_it
             seen[phase] += count
     if not seen:
