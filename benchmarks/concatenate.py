@@ -65,9 +65,9 @@ def write(source: Path, copies: int, target: Path, rank: int | None = None) -> i
     return written
 
 
-def copy_as(rank: int, made: Path, target: Path) -> None:
+def copy_as(rank: int, path: Path, target: Path) -> None:
     """Write the trace that :func:`write` made, uncompressed, as that of another rank."""
-    with made.open("rb") as source, target.open("wb") as file:
+    with path.open("rb") as source, target.open("wb") as file:
         head = json.loads(source.readline().rpartition(b', "traceEvents"')[0] + b"}")
         head["distributedInfo"] = {**(head.get("distributedInfo") or {}), "rank": rank}
         file.write(_head(head).encode())
@@ -169,10 +169,10 @@ def check(source: Path, copies: int, folder: Path) -> None:
     alone, several = folder / "alone.json", folder / "several.json"
     try:
         assert write(source, 1, alone) == len(whole["traceEvents"])
-        made = read(alone)
-        assert made["traceEvents"] == repeated + once
+        trace = read(alone)
+        assert trace["traceEvents"] == repeated + once
         for name in whole.keys() - {"traceEvents", "traceName"}:
-            assert made[name] == whole[name], name
+            assert trace[name] == whole[name], name
 
         assert write(source, copies, several) == copies * len(repeated) + len(once)
         events = divide(read(several)["traceEvents"])[1]

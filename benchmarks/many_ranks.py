@@ -61,7 +61,7 @@ class Step:
 
 def real_steps(traces: Path) -> list[Step]:
     """Read the step of each rank of a folder of traces whose ranks have the same collectives."""
-    made = []
+    steps = []
     analyzer = Analyzer(traces)
     for _, linked in analyzer._traced._linked(None, _whole):
         found = communications(linked)
@@ -75,7 +75,7 @@ def real_steps(traces: Path) -> list[Step]:
         low = np.concatenate(([begun[0]], arrived))
         high = np.concatenate((arrived, [max(end, begun[-1] + 1)]))
         place = (begun - low[section]) / np.maximum((high - low)[section], 1)
-        made.append(
+        steps.append(
             Step(
                 kernels,
                 section,
@@ -87,7 +87,7 @@ def real_steps(traces: Path) -> list[Step]:
                 found["op"].to_list(),
             )
         )
-    return made
+    return steps
 
 
 def _whole(linked: Any) -> Any:
@@ -271,10 +271,10 @@ def write(folder: Path, table: schema.Table, columns: Mapping[str, Any]) -> Path
             arrays.append(pa.array(given).cast(field.type))
     file = folder / f"{table.name}-0{schema.CLOSED_SUFFIX}"
     options = pa.ipc.IpcWriteOptions(compression="zstd")
-    made = pa.table(arrays, schema=arrow)
+    data = pa.table(arrays, schema=arrow)
     with (
         pa.OSFile(str(file), "wb") as sink,
-        pa.ipc.new_file(sink, made.schema, options=options) as out,
+        pa.ipc.new_file(sink, data.schema, options=options) as out,
     ):
-        out.write_table(made, 1 << 16)
+        out.write_table(data, 1 << 16)
     return file

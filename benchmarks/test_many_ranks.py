@@ -50,11 +50,11 @@ def runs_of(tmp_path_factory: pytest.TempPathFactory) -> Any:
     real = many_ranks.real_steps(first.parent)
 
     @lru_cache
-    def made(ranks: int) -> tuple[many_ranks.Job, Path]:
+    def write_run(ranks: int) -> tuple[many_ranks.Job, Path]:
         job = many_ranks.Job(real, ranks)
         return job, job.write(tmp_path_factory.mktemp("ranks") / str(ranks))
 
-    return made
+    return write_run
 
 
 def ask(run: Path, question: str, executor: str, report: Path) -> dict[str, Any]:

@@ -96,17 +96,17 @@ def test_ten_million_kernels(benchmark: Any, report: Report, run: Path) -> None:
         asked = ("--views", ",".join(VIEWS))
         return [peers.drive(Path(sys.executable), peers.HAIPROF, run, *asked) for _ in range(5)]
 
-    made = benchmark.pedantic(analyse, rounds=1, iterations=1)
+    results = benchmark.pedantic(analyse, rounds=1, iterations=1)
     size = sum(file.stat().st_size for file in run.glob("*/kernels-*.arrow"))
     benchmark.extra_info.update(
         records=RECORDS,
-        seconds=sorted(round(each.work_s, 3) for each in made),
-        cpu_seconds=sorted(round(each.cpu_s, 3) for each in made),
-        rows=made[0].rows,
+        seconds=sorted(round(each.work_s, 3) for each in results),
+        cpu_seconds=sorted(round(each.cpu_s, 3) for each in results),
+        rows=results[0].rows,
     )
-    assert made[0].rows["kernels by name"] >= NAMES
-    took, cpu = least([each.work_s for each in made]), least([each.cpu_s for each in made])
-    memory = Measured(max(each.peak_bytes for each in made))
+    assert results[0].rows["kernels by name"] >= NAMES
+    took, cpu = least([each.work_s for each in results]), least([each.cpu_s for each in results])
+    memory = Measured(max(each.peak_bytes for each in results))
     kernels_of = f"{RECORDS / 1e6:g} million own kernels"
     report(
         Figure(f"{kernels_of}: three views", Unit.SECONDS, took, target=at_most(MOST_SECONDS)),

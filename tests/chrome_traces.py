@@ -94,7 +94,7 @@ def length(value: Any) -> int | None:
 
 
 def whole(low: int, high: int) -> Callable[[Any], int | None]:
-    def made(value: Any) -> int | None:
+    def convert(value: Any) -> int | None:
         if isinstance(value, str) and len(value) < 20 and value.isascii() and value.isdecimal():
             return int(value) if int(value) <= high else None
         number = decimal(value)
@@ -104,7 +104,7 @@ def whole(low: int, high: int) -> Callable[[Any], int | None]:
             return None
         return int(number) if low <= number <= high else None
 
-    return made
+    return convert
 
 
 number = whole(-(2**63) + 1, 2**63 - 1)
@@ -113,11 +113,11 @@ count = whole(0, 2**32 - 2)
 
 
 def real(value: Any) -> float | None:
-    made = decimal(value)
-    if made is None:
+    exact = decimal(value)
+    if exact is None:
         return None
-    rounded = float(made)
-    return None if abs(rounded) == float("inf") or (rounded == 0 and made != 0) else rounded
+    rounded = float(exact)
+    return None if abs(rounded) == float("inf") or (rounded == 0 and exact != 0) else rounded
 
 
 def text(value: Any) -> str | None:
@@ -161,12 +161,12 @@ def of(how: Callable[[Any], Any], *members: str) -> Read:
 
 
 def third(place: int) -> Callable[[Any], int | None]:
-    def made(value: Any) -> int | None:
+    def convert(value: Any) -> int | None:
         if not isinstance(value, list) or len(value) <= place:
             return None
         return count(value[place])
 
-    return made
+    return convert
 
 
 PLACE = {"process": of(label, "pid"), "thread": of(label, "tid")}

@@ -136,8 +136,8 @@ def container(
     enter = ["sh", "-c", ENTER, "sh", str(root), prefix, packages, without, volume]
     shell = ["sh", "-ec", f'{before}\nexec "$@"', "sh"]
     python = [f"/opt/python/bin/{version}", "-u", "-c", textwrap.dedent(program)]
-    with _entered([*enter, *shell, *python], _OF_USER if users else _NAMESPACES) as made:
-        yield made
+    with _entered([*enter, *shell, *python], _OF_USER if users else _NAMESPACES) as container:
+        yield container
 
 
 @contextlib.contextmanager
@@ -150,8 +150,8 @@ def processes_only(program: str) -> Iterator[Container]:
     shell = ["sh", "-ec", f'{before}\nexec "$@"', "sh"]
     with _entered(
         [*shell, sys.executable, "-u", "-c", textwrap.dedent(program)], _NAMESPACES
-    ) as made:
-        yield made
+    ) as container:
+        yield container
 
 
 @contextlib.contextmanager

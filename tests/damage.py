@@ -20,43 +20,43 @@ _PAGE = 4096
 
 def damaged(content: bytes, other: bytes, random_: random.Random) -> bytes:
     """Damage any bytes in one to three places; ``other`` is what pieces are taken from."""
-    made = bytearray(content)
+    data = bytearray(content)
     for _ in range(random_.choice((1, 1, 1, 2, 3))):
-        random_.choice(_WAYS)(made, other, random_)
-    return bytes(made)
+        random_.choice(_WAYS)(data, other, random_)
+    return bytes(data)
 
 
-def _flip(made: bytearray, other: bytes, random_: random.Random) -> None:
+def _flip(data: bytearray, other: bytes, random_: random.Random) -> None:
     for _ in range(random_.choice((1, 1, 2, 8))):
-        if made:
-            made[random_.randrange(len(made))] ^= 1 << random_.randrange(8)
+        if data:
+            data[random_.randrange(len(data))] ^= 1 << random_.randrange(8)
 
 
-def _number(made: bytearray, other: bytes, random_: random.Random) -> None:
+def _number(data: bytearray, other: bytes, random_: random.Random) -> None:
     size = random_.choice((1, 2, 4, 4, 8, 8))
-    if len(made) >= size:
-        _put(made, random_.randrange(len(made) - size + 1) // size * size, size, random_)
+    if len(data) >= size:
+        _put(data, random_.randrange(len(data) - size + 1) // size * size, size, random_)
 
 
-def _put(made: bytearray, at: int, size: int, random_: random.Random) -> None:
+def _put(data: bytearray, at: int, size: int, random_: random.Random) -> None:
     value = random_.choice(_NUMBERS) & (1 << 8 * size) - 1
-    made[at : at + size] = value.to_bytes(size, "little")
+    data[at : at + size] = value.to_bytes(size, "little")
 
 
-def _in_a_head(made: bytearray, other: bytes, random_: random.Random) -> None:
+def _in_a_head(data: bytearray, other: bytes, random_: random.Random) -> None:
     """Put a number into the head of a message, or into the footer."""
-    heads = _heads(bytes(made))
+    heads = _heads(bytes(data))
     if not heads:
-        return _number(made, other, random_)
+        return _number(data, other, random_)
     at, length = random_.choice(heads)
     size = random_.choice((1, 4, 4, 8))
     if length < size:
         return None
     place = at + random_.randrange(length - size + 1) // size * size
     if random_.random() < 0.5:
-        made[place] ^= 1 << random_.randrange(8)
+        data[place] ^= 1 << random_.randrange(8)
     else:
-        _put(made, place, size, random_)
+        _put(data, place, size, random_)
     return None
 
 
@@ -76,41 +76,41 @@ def _heads(content: bytes) -> list[tuple[int, int]]:
     return found
 
 
-def _cut(made: bytearray, other: bytes, random_: random.Random) -> None:
-    del made[random_.randrange(len(made) + 1) :]
+def _cut(data: bytearray, other: bytes, random_: random.Random) -> None:
+    del data[random_.randrange(len(data) + 1) :]
 
 
-def _zeros(made: bytearray, other: bytes, random_: random.Random) -> None:
-    at = random_.randrange(len(made) + 1)
+def _zeros(data: bytearray, other: bytes, random_: random.Random) -> None:
+    at = random_.randrange(len(data) + 1)
     if random_.random() < 0.5:
         at = at // _PAGE * _PAGE
-    size = random_.choice((8, 64, 512, _PAGE, len(made)))
-    made[at : at + size] = bytes(len(made[at : at + size]))
+    size = random_.choice((8, 64, 512, _PAGE, len(data)))
+    data[at : at + size] = bytes(len(data[at : at + size]))
 
 
-def _splice(made: bytearray, other: bytes, random_: random.Random) -> None:
-    at = random_.randrange(len(made) + 1) // 8 * 8
+def _splice(data: bytearray, other: bytes, random_: random.Random) -> None:
+    at = random_.randrange(len(data) + 1) // 8 * 8
     begin = random_.randrange(len(other) + 1) // 8 * 8
     piece = other[begin : begin + random_.choice((8, 64, 512, _PAGE))]
-    made[at : at + random_.choice((0, len(piece)))] = piece
+    data[at : at + random_.choice((0, len(piece)))] = piece
 
 
-def _swap(made: bytearray, other: bytes, random_: random.Random) -> None:
+def _swap(data: bytearray, other: bytes, random_: random.Random) -> None:
     size = random_.choice((8, 64, 512))
-    places = len(made) // size
+    places = len(data) // size
     if places > 1:
         first, last = sorted(random_.sample(range(places), 2))
         a, b = first * size, last * size
-        made[a : a + size], made[b : b + size] = made[b : b + size], made[a : a + size]
+        data[a : a + size], data[b : b + size] = data[b : b + size], data[a : a + size]
 
 
-def _messages(made: bytearray, other: bytes, random_: random.Random) -> None:
+def _messages(data: bytearray, other: bytes, random_: random.Random) -> None:
     """Take a message out, put one twice, or change places of two."""
-    marks = [at for at, _ in _heads(bytes(made))]
-    starts = sorted({at for at in marks if made[at : at + 4] == b"\xff\xff\xff\xff"})
+    marks = [at for at, _ in _heads(bytes(data))]
+    starts = sorted({at for at in marks if data[at : at + 4] == b"\xff\xff\xff\xff"})
     if len(starts) < 3:
-        return _splice(made, other, random_)
-    pieces = [bytes(made[a:b]) for a, b in zip(starts, [*starts[1:], len(made)], strict=True)]
+        return _splice(data, other, random_)
+    pieces = [bytes(data[a:b]) for a, b in zip(starts, [*starts[1:], len(data)], strict=True)]
     one, two = random_.randrange(len(pieces)), random_.randrange(len(pieces))
     how = random_.randrange(3)
     if how == 0:
@@ -119,7 +119,7 @@ def _messages(made: bytearray, other: bytes, random_: random.Random) -> None:
         pieces.insert(two, pieces[one])
     else:
         pieces[one], pieces[two] = pieces[two], pieces[one]
-    made[starts[0] :] = b"".join(pieces)
+    data[starts[0] :] = b"".join(pieces)
     return None
 
 
@@ -183,8 +183,8 @@ def written(
         with pa.ipc.new_file(sink, batch.schema, options=options) as file:
             file.write_batch(batch)
             file.write_batch(batch)
-    made: bytes = sink.getvalue().to_pybytes()
-    return made
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
 
 
 def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
@@ -295,8 +295,8 @@ def changed_json(text: str, random_: random.Random) -> str:
         document = {}
     for _ in range(random_.choice((1, 1, 1, 2, 3))):
         document = _changed(document, random_)
-    made = json.dumps(document)
-    return made.replace('"\\u0000deep"', random_.choice((_DEEP, _DEEP + "]" * 100_000)))
+    result = json.dumps(document)
+    return result.replace('"\\u0000deep"', random_.choice((_DEEP, _DEEP + "]" * 100_000)))
 
 
 def _changed(document: Any, random_: random.Random) -> Any:

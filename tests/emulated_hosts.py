@@ -95,21 +95,21 @@ def emulated(
         pytest.skip("needs root for namespaces")
     (folder / "ssh").write_text(SSH)
     (folder / "ssh").chmod(0o755)
-    made = Cluster(folder, script)
+    cluster = Cluster(folder, script)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HAIPROF_SSH_COMMAND", str(folder / "ssh"))
         patch.chdir(folder)
         try:
             for rank, host in enumerate(("n1", "n2")):
-                made.start_job(host, rank, own_disks, *arguments)
-            made.wait_ready()
-            yield made
-            for job in made.jobs.values():
+                cluster.start_job(host, rank, own_disks, *arguments)
+            cluster.wait_ready()
+            yield cluster
+            for job in cluster.jobs.values():
                 assert job.poll() is None
             (folder / "END").touch()
-            for job in made.jobs.values():
+            for job in cluster.jobs.values():
                 assert job.wait(30) == 0
         finally:
-            for job in made.jobs.values():
+            for job in cluster.jobs.values():
                 job.kill()
                 job.communicate()

@@ -29,18 +29,18 @@ def write(folder: Path, data: Path | None = None) -> list[Path]:
         folder: is made.
         data: recorded traces, as ``HAIPROF_TEST_DATA`` names them.
     """
-    made = [_kineto(folder / "kineto"), _ranks(folder / "ranks"), _nsys(folder / "nsys")]
-    made += [_msprof(folder / "msprof"), _torch_npu(folder / "torch_npu")]
-    made += [_ascend_database(folder / "ascend_database"), _paddle(folder / "paddle")]
-    made += _megatron(folder / "megatron")
-    made += [_memory_timeline(folder / "memory" / "memory.raw.json.gz")]
-    made += [_memory_curve(folder / "curve" / "memory.json")]
-    made += [nsys_csvs.write(folder / "nsys_csv"), rocprof_files.write_csv(folder / "rocprof")]
-    made += [rocprof_files.write_json(folder / "rocprof_json" / "41_results.json")]
-    made += [_timeline(folder / "timeline" / "host_41.1.pt.trace.json", folder / "torch_npu")]
+    paths = [_kineto(folder / "kineto"), _ranks(folder / "ranks"), _nsys(folder / "nsys")]
+    paths += [_msprof(folder / "msprof"), _torch_npu(folder / "torch_npu")]
+    paths += [_ascend_database(folder / "ascend_database"), _paddle(folder / "paddle")]
+    paths += _megatron(folder / "megatron")
+    paths += [_memory_timeline(folder / "memory" / "memory.raw.json.gz")]
+    paths += [_memory_curve(folder / "curve" / "memory.json")]
+    paths += [nsys_csvs.write(folder / "nsys_csv"), rocprof_files.write_csv(folder / "rocprof")]
+    paths += [rocprof_files.write_json(folder / "rocprof_json" / "41_results.json")]
+    paths += [_timeline(folder / "timeline" / "host_41.1.pt.trace.json", folder / "torch_npu")]
     if data is not None:
-        made += _recorded(folder / "recorded", data)
-    return made
+        paths += _recorded(folder / "recorded", data)
+    return paths
 
 
 def _kineto(folder: Path) -> Path:
@@ -97,9 +97,9 @@ def _ranks(folder: Path) -> Path:
 
 
 def _nsys(folder: Path) -> Path:
-    made = nsys_exports.small(folder / "rank0.sqlite", {"RANK": "0", "WORLD_SIZE": "2"})
+    export = nsys_exports.small(folder / "rank0.sqlite", {"RANK": "0", "WORLD_SIZE": "2"})
     nsys_exports.small(folder / "rank1.sqlite", {"RANK": "1", "WORLD_SIZE": "2"}, slower=2)
-    return made.parent
+    return export.parent
 
 
 def _msprof(folder: Path) -> Path:

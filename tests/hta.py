@@ -44,14 +44,14 @@ class Worker:
 @functools.cache
 def workers(run: str) -> tuple[Worker, ...]:
     """The ranks of a run; of several spans of one rank the first: HTA reads no other."""
-    made: dict[int, Worker] = {}
+    by_rank: dict[int, Worker] = {}
     for file in traces.files(run):
         trace = traces.load(file)
         rank = trace.rank or 0
-        if rank not in made:
+        if rank not in by_rank:
             name = re.sub(r"(\.\d{13})?\.pt\.trace\.json\.gz$", "", file.name)
-            made[rank] = _worker(name, rank, trace)
-    return tuple(made.values())
+            by_rank[rank] = _worker(name, rank, trace)
+    return tuple(by_rank.values())
 
 
 def result(run: str, analysis: str, last: bool) -> Any:
@@ -104,8 +104,8 @@ def rounded(frame: pl.DataFrame, trace: traces.Trace) -> pl.DataFrame:
 
 def _microseconds(nanoseconds: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
     """The double that is nearest; in two parts, as the nanoseconds themselves fit in none."""
-    made: npt.NDArray[np.float64] = nanoseconds // 1000 + (nanoseconds % 1000) / 1000
-    return made
+    values: npt.NDArray[np.float64] = nanoseconds // 1000 + (nanoseconds % 1000) / 1000
+    return values
 
 
 def last_step(spans: pl.DataFrame, ranges: pl.DataFrame) -> tuple[int | None, int | None]:

@@ -53,7 +53,7 @@ def read(file: Path) -> Trace:
     data = file.read_bytes()
     parsed = protos.Trace()
     parsed.ParseFromString(gzip.decompress(data) if file.suffix == ".gz" else data)
-    made, names = Trace(), {}
+    trace, names = Trace(), {}
     known: dict[int, dict[str, dict[int, Any]]] = {}
     events = []
     for packet in parsed.packet:
@@ -72,7 +72,7 @@ def read(file: Path) -> Trace:
                     assert row.iid not in known[sequence][kind.name]
                     known[sequence][kind.name][row.iid] = text
         if packet.HasField("track_descriptor"):
-            _describe(made, names, packet.track_descriptor)
+            _describe(trace, names, packet.track_descriptor)
         if packet.HasField("track_event"):
             assert packet.sequence_flags & 2
             events.append((packet.timestamp, packet.track_event, known[sequence]))
@@ -86,41 +86,41 @@ def read(file: Path) -> Trace:
             stack.append(
                 Slice(track, name, category, time, 0, len(stack), args, tuple(content.flow_ids))
             )
-            made.slices.append(stack[-1])
+            trace.slices.append(stack[-1])
         elif content.type == event.TYPE_SLICE_END:
             open_now[content.track_uuid].pop().end = time
         elif content.type == event.TYPE_COUNTER:
-            made.counters[track].append((time, content.double_counter_value))
+            trace.counters[track].append((time, content.double_counter_value))
         else:
             assert content.type == event.TYPE_INSTANT
-            made.instants.append((track, time, name, _arguments(content, texts)))
+            trace.instants.append((track, time, name, _arguments(content, texts)))
     assert not any(open_now.values())
-    return made
+    return trace
 
 
-def _describe(made: Trace, names: dict[int, tuple[str, ...]], fields: Any) -> None:
+def _describe(trace: Trace, names: dict[int, tuple[str, ...]], fields: Any) -> None:
     assert fields.uuid not in names
     if fields.HasField("process"):
         names[fields.uuid] = (fields.process.process_name,)
-        assert fields.process.pid not in made.processes.values()
-        made.processes[fields.process.process_name] = fields.process.pid
+        assert fields.process.pid not in trace.processes.values()
+        trace.processes[fields.process.process_name] = fields.process.pid
         return
     above = names[fields.parent_uuid]
     name = fields.thread.thread_name if fields.HasField("thread") else fields.name
     track = names[fields.uuid] = (*above, name)
     if fields.HasField("thread"):
-        assert fields.thread.pid == made.processes[above[0]]
-        made.threads[track] = fields.thread.tid
+        assert fields.thread.pid == trace.processes[above[0]]
+        trace.threads[track] = fields.thread.tid
     if fields.HasField("counter"):
-        made.units[track] = fields.counter.unit_name
+        trace.units[track] = fields.counter.unit_name
 
 
 def _arguments(event: Any, texts: dict[str, dict[int, Any]]) -> dict[str, Any]:
-    made = {}
+    arguments = {}
     for each in event.debug_annotations:
         which = each.WhichOneof("value")
         value = getattr(each, which)
         if which == "string_value_iid":
             value = texts["debug_annotation_string_values"][value]
-        made[texts["debug_annotation_names"][each.name_iid]] = value
-    return made
+        arguments[texts["debug_annotation_names"][each.name_iid]] = value
+    return arguments

@@ -147,10 +147,10 @@ class HandTimes:
 
     def merged(self, every: int) -> HandTimes:
         """Return the times with ``every`` batches made one step."""
-        made = HandTimes()
+        times = HandTimes()
         for first in range(0, len(self.steps), every):
-            made.step()
+            times.step()
             for step in self.steps[first : first + every]:
                 for name, spent in step.items():
-                    made.steps[-1][name] += spent
-        return made
+                    times.steps[-1][name] += spent
+        return times

@@ -112,13 +112,13 @@ def write_closed(
 ) -> Path:
     """Write a closed segment (IPC file, zstd)."""
     file = folder / f"{table.name}-{number}{schema.CLOSED_SUFFIX}"
-    made = batch(table, rows, arrow)
+    record_batch = batch(table, rows, arrow)
     options = pa.ipc.IpcWriteOptions(compression="zstd")
     with (
         pa.OSFile(str(file), "wb") as sink,
-        pa.ipc.new_file(sink, made.schema, options=options) as out,
+        pa.ipc.new_file(sink, record_batch.schema, options=options) as out,
     ):
-        out.write_batch(made)
+        out.write_batch(record_batch)
     return file
 
 

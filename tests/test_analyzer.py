@@ -68,9 +68,9 @@ def test_one_metric_is_picked_while_it_is_read(
     whole = tables.read_table
 
     def counting(*words: Any, **more: Any) -> tables.Read:
-        made = whole(*words, **more)
-        read.append(made.frame.height)
-        return made
+        result = whole(*words, **more)
+        read.append(result.frame.height)
+        return result
 
     monkeypatch.setattr(tables, "read_table", counting)
     assert analyzer.samples("proc.rss.bytes").height == sum(read) == 30

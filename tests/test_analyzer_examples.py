@@ -18,11 +18,11 @@ PUBLIC = [name for name in dir(Analyzer) if not name.startswith("_")]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("examples")
+    folder = tmp_path_factory.mktemp("examples")
     for rank in range(2):
-        traces.write(made / "traces" / f"rank{rank}.pt.trace.json", traces.small(rank))
-    runs.make_gpu_run(made / "logs" / "r", ranks=2)
-    return made
+        traces.write(folder / "traces" / f"rank{rank}.pt.trace.json", traces.small(rank))
+    runs.make_gpu_run(folder / "logs" / "r", ranks=2)
+    return folder
 
 
 @pytest.mark.parametrize("name", PUBLIC)

@@ -201,16 +201,16 @@ class Plain:
             before = max(
                 [before, *(r["end"] for r in busy if id(r) not in matched and r["end"] < first)]
             )
-        made = []
+        steps = []
         for (number, start, end), rows in zip(host, mine, strict=True):
             begin = max(start, before)
             before = max([begin, end, *(row["end"] for row in rows)])
-            made.append((number, begin, before))
-        while not mine[len(made) - 1]:
-            made.pop()
-        if len(made) > 1 and len(mine[len(made) - 1]) < 0.8 * len(mine[len(made) - 2]):
-            made.pop()
-        return made
+            steps.append((number, begin, before))
+        while not mine[len(steps) - 1]:
+            steps.pop()
+        if len(steps) > 1 and len(mine[len(steps) - 1]) < 0.8 * len(mine[len(steps) - 2]):
+            steps.pop()
+        return steps
 
     def _moves_data(self, node: Node) -> bool:
         """Whether a call communicates itself, and does not only launch a kernel that does."""
@@ -249,7 +249,7 @@ class Plain:
         for number, (_, start, end) in enumerate(self.steps):
             changes[start].append((f"step{number}", 1))
             changes[end].append((f"step{number}", -1))
-        made = [dict.fromkeys((*PARTS, "other"), 0) for _ in self.steps]
+        times = [dict.fromkeys((*PARTS, "other"), 0) for _ in self.steps]
         level: dict[str, int] = defaultdict(int)
         current: set[int] = set()
         instants = sorted(changes)
@@ -261,8 +261,8 @@ class Plain:
                     level[part] += change
             for step in current:
                 first = next((part for part in PARTS if level[part]), "other")
-                made[step][first] += until - now
-        return made
+                times[step][first] += until - now
+        return times
 
     def device(self, number: int) -> dict[str, float | None]:
         """Utilization, SM efficiency, occupancy and tensor cores of one device."""
@@ -347,11 +347,11 @@ class Plain:
                 head = merged.get(id(node), node)
                 heads[id(head)] += own[id(node)]
                 device[id(head)] = _sum([device[id(head)], launched[id(node)]])
-        made: dict[str, dict[str, int]] = {}
+        table: dict[str, dict[str, int]] = {}
         for node in self.nodes:
             if not node.operator or id(node) in merged:
                 continue
-            sums = made.setdefault(node.name, defaultdict(int))
+            sums = table.setdefault(node.name, defaultdict(int))
             sums["calls"] += 1
             sums["host_total"] += node.end - node.start
             sums["host_self"] += heads[id(node)]
@@ -359,7 +359,7 @@ class Plain:
                 sums[f"device_{name}"] += times[0]
                 sums[f"tensor_core_{name}"] += times[1]
             sums["tensor_core_eligible"] |= can[id(node)]
-        return made
+        return table
 
     def kernels(self) -> dict[str, dict[str, Any]]:
         """Kernels by name."""
@@ -367,10 +367,10 @@ class Plain:
         for row in self.activities:
             if row["kind"] == "kernel":
                 rows[row["name"]].append(row)
-        made = {}
+        totals = {}
         for name, mine in rows.items():
             lengths = [row["end"] - row["start"] for row in mine]
-            made[name] = {
+            totals[name] = {
                 "calls": len(mine),
                 "total": sum(lengths),
                 "mean": sum(lengths) / len(mine),
@@ -381,9 +381,9 @@ class Plain:
                 "blocks_per_sm": _weighted(mine, "blocks_per_sm", 0),
                 "occupancy": _weighted(mine, "occupancy", -1),
             }
-            if made[name]["occupancy"] is not None:
-                made[name]["occupancy"] /= 100
-        return made
+            if totals[name]["occupancy"] is not None:
+                totals[name]["occupancy"] /= 100
+        return totals
 
 
 def _sum(times: list[Times]) -> Times:
@@ -420,13 +420,13 @@ def _nested(spans: pl.DataFrame) -> list[Node]:
 
 def _runtimes(node: Node) -> list[Node]:
     """Calls of the runtime that are the node's own."""
-    made = []
+    calls = []
     for callee in node.callees:
         if callee.category == "runtime":
-            made.append(callee)
+            calls.append(callee)
         elif not callee.known:
-            made += _runtimes(callee)
-    return made
+            calls += _runtimes(callee)
+    return calls
 
 
 def _length(intervals: list[tuple[int, int]], low: int, high: int) -> int:

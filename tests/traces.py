@@ -424,10 +424,10 @@ def _frame(table: schema.Table, rows: list[dict[str, Any]]) -> pl.DataFrame:
     def columns() -> Iterator[pl.Series]:
         for column in table.columns:
             values = [row.get(column.name) for row in rows]
-            made = pl.Series(column.name, values, _TYPES[column.kind], strict=False)
+            series = pl.Series(column.name, values, _TYPES[column.kind], strict=False)
             if column.kind == "text" and column.name not in _PLAIN:
-                made = made.cast(pl.Categorical())
-            yield made
+                series = series.cast(pl.Categorical())
+            yield series
 
     return pl.DataFrame(list(columns()))
 

@@ -43,8 +43,8 @@ def main() -> None:
     measured = Measured()
     analyzer = Analyzer(asked.path)
     for number, name in enumerate(views):
-        for label, made in _made(analyzer, name):
-            measured.view(label, _rows(made))
+        for label, view in _make_view(analyzer, name):
+            measured.view(label, _rows(view))
         if number == 0:
             measured.opened()
     measured.done()
@@ -56,7 +56,7 @@ def main() -> None:
     measured.report(asked.report)
 
 
-def _made(analyzer: Analyzer, name: str) -> list[tuple[str, Any]]:
+def _make_view(analyzer: Analyzer, name: str) -> list[tuple[str, Any]]:
     """Make a view, once for each way in which it can be grouped."""
     make = getattr(analyzer, name)
     if name == "compare":
@@ -66,14 +66,14 @@ def _made(analyzer: Analyzer, name: str) -> list[tuple[str, Any]]:
     return [(name, make())]
 
 
-def _rows(made: Any) -> int:
+def _rows(value: Any) -> int:
     """Rows of a frame, or of all frames of a record of them; other values count one each."""
-    if isinstance(made, polars.DataFrame):
-        return made.height
-    if dataclasses.is_dataclass(made):
-        return sum(_rows(getattr(made, field.name)) for field in dataclasses.fields(made))
-    if isinstance(made, list | tuple | dict):
-        return len(made)
+    if isinstance(value, polars.DataFrame):
+        return value.height
+    if dataclasses.is_dataclass(value):
+        return sum(_rows(getattr(value, field.name)) for field in dataclasses.fields(value))
+    if isinstance(value, list | tuple | dict):
+        return len(value)
     return 1
 
 

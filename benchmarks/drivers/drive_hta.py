@@ -40,17 +40,17 @@ def main() -> None:
         measured.done()
         measured.report(asked.report)
         return
-    made = []
+    tables = []
     for files in spans:
         analysis = TraceAnalysis(trace_files=files)
-        made.append(analysis.get_temporal_breakdown(visualize=False))
-        if len(made) == 1:
+        tables.append(analysis.get_temporal_breakdown(visualize=False))
+        if len(tables) == 1:
             measured.opened()
-        measured.view("temporal", len(made[-1]))
+        measured.view("temporal", len(tables[-1]))
         _make_views(analysis, sorted(files), measured)
     measured.done()
     if asked.tables:
-        for number, table in enumerate(made):
+        for number, table in enumerate(tables):
             measured.show(f"temporal {number}", table.to_dict("records"))
     measured.report(asked.report)
 
@@ -108,16 +108,16 @@ def _make_views(analysis: Any, ranks: list[int], measured: Measured) -> None:
     idle, _ = analysis.get_idle_time_breakdown(ranks=ranks, visualize=False)
     kinds, kernels = analysis.get_gpu_kernel_breakdown(visualize=False)
     launches = analysis.get_cuda_kernel_launch_stats(ranks=ranks, visualize=False)
-    for name, made in (
+    for name, table in (
         ("idle", idle),
         ("kernel kinds", kinds),
         ("kernels", kernels),
         ("overlap", analysis.get_comm_comp_overlap(visualize=False)),
-        *(("launches", made) for made in launches.values()),
+        *(("launches", table) for table in launches.values()),
         ("bandwidth", analysis.get_memory_bw_summary(ranks=ranks)),
         ("queue length", analysis.get_queue_length_summary(ranks=ranks)),
     ):
-        measured.view(name, 0 if made is None else len(made))
+        measured.view(name, 0 if table is None else len(table))
 
 
 if __name__ == "__main__":

@@ -89,12 +89,12 @@ def _make_views(profile: Any, measured: Measured) -> None:
         measured.view("kernels", len(profile.kernel_table["data"]["rows"]))
         measured.view("kernels by operator", len(profile.kernel_op_table["data"]["rows"]))
     if profile.memory_snapshot:
-        for name, made in (
+        for name, table in (
             ("memory", profile.get_memory_stats()),
             ("memory curve", profile.get_memory_curve()),
             ("memory events", profile.get_memory_events()),
         ):
-            measured.view(name, sum(map(len, made["rows"].values())))
+            measured.view(name, sum(map(len, table["rows"].values())))
     modules = profile.get_module_view()
     measured.view("modules", len(modules["data"]) if modules else 0)
 

@@ -51,7 +51,7 @@ def main() -> None:
         run = Analyzer(asked.run, executor=executor)
         opened, before, used = time.perf_counter(), _peak(os.getpid()), time.process_time()
         try:
-            made = QUESTIONS[asked.question](run)
+            answer = QUESTIONS[asked.question](run)
         except HaiprofError as error:
             raise SystemExit(str(error)) from None
         done, spent = time.perf_counter(), time.process_time() - used
@@ -64,7 +64,7 @@ def main() -> None:
             "worker_bytes": [_peak(child.pid) for child in _workers()],
             "problems": run.problems(),
         }
-    _write(made, asked.report)
+    _write(answer, asked.report)
     asked.report.write_text(json.dumps(report))
 
 
@@ -100,16 +100,16 @@ def _peak(pid: int) -> int:
     return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 
-def _write(made: Any, report: Path) -> None:
+def _write(answer: Any, report: Path) -> None:
     """Write each frame of an answer, or its text, so that two answers can be compared."""
-    frames = [made] if isinstance(made, polars.DataFrame) else made
+    frames = [answer] if isinstance(answer, polars.DataFrame) else answer
     if isinstance(frames, tuple) and all(isinstance(each, polars.DataFrame) for each in frames):
         frames = list(frames)
     if isinstance(frames, list) and all(isinstance(each, polars.DataFrame) for each in frames):
         for number, frame in enumerate(frames):
             frame.write_ipc(f"{report}.{number}.arrow")
     else:
-        Path(f"{report}.txt").write_text(repr(made))
+        Path(f"{report}.txt").write_text(repr(answer))
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ def plainly(ranks: dict[int, pl.DataFrame]) -> dict[tuple[int, int], tuple[int, 
             size = None if row["op"] == "all_to_all" else row["size"]
             key = (row["step"], row["op"], row["group"], size)
             alike[key][rank].append((row["activity"], row["end"] - row["start"]))
-    made: dict[tuple[int, int], tuple[int, int] | None] = {}
+    matches: dict[tuple[int, int], tuple[int, int] | None] = {}
     for (_, op, _, _), found in alike.items():
         is_matched = (
             len({len(rows) for rows in found.values()}) == 1 and len(found) > 1 and op != "send"
@@ -61,8 +61,8 @@ def plainly(ranks: dict[int, pl.DataFrame]) -> dict[tuple[int, int], tuple[int, 
         for rank, rows in found.items():
             for nth, (activity, took) in enumerate(rows):
                 shortest = min(other[nth][1] for other in found.values()) if is_matched else 0
-                made[rank, activity] = (shortest, took - shortest) if is_matched else None
-    return made
+                matches[rank, activity] = (shortest, took - shortest) if is_matched else None
+    return matches
 
 
 def test_matching_is_what_a_plain_one_tells() -> None:

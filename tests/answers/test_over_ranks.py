@@ -69,8 +69,8 @@ def ends_its_process(process: Process) -> None:
 def test_results_come_with_their_process_in_order(tmp_path: Path, pool: Executor | None) -> None:
     processes = processes_of(tmp_path, 5)
     notes: list[str] = []
-    made = list(over_ranks(rank_of, processes, pool, notes.append))
-    assert made == [(process, process.rank) for process in processes]
+    results = list(over_ranks(rank_of, processes, pool, notes.append))
+    assert results == [(process, process.rank) for process in processes]
     assert notes == []
 
 
@@ -80,8 +80,8 @@ def test_a_rank_whose_work_fails_is_named_and_left_out(
 ) -> None:
     processes = processes_of(tmp_path, 5)
     notes: list[str] = []
-    made = over_ranks(odd_ones_fail, processes, pool, notes.append)
-    assert [result for _, result in made] == [0, 2, 4]
+    results = over_ranks(odd_ones_fail, processes, pool, notes.append)
+    assert [result for _, result in results] == [0, 2, 4]
     assert notes == [
         f"{processes[rank].folder}: rank {rank} is left out: ValueError: rank {rank}"
         for rank in (1, 3)
@@ -118,8 +118,8 @@ def cluster() -> Iterator[Any]:
         dask.config.set(config),
         distributed.LocalCluster(
             n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
-        ) as made,
-        distributed.Client(made, set_as_default=False) as client,
+        ) as workers,
+        distributed.Client(workers, set_as_default=False) as client,
     ):
         yield client
 
@@ -156,10 +156,10 @@ def test_a_killed_worker_of_dask_costs_what_kills_every_worker_only(
 
 def test_what_is_not_wanted_any_more_is_cancelled(tmp_path: Path) -> None:
     pool = Lazy()
-    made = over_ranks(rank_of, processes_of(tmp_path, 5), pool, lambda _: None)
-    assert isinstance(made, Iterator)
-    next(made)
-    made.close()  # type: ignore[attr-defined]
+    results = over_ranks(rank_of, processes_of(tmp_path, 5), pool, lambda _: None)
+    assert isinstance(results, Iterator)
+    next(results)
+    results.close()  # type: ignore[attr-defined]
     assert pool.cancelled == 4
 
 

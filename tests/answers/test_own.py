@@ -30,8 +30,8 @@ def recorded(request: pytest.FixtureRequest, tmp_path: Path) -> Analyzer:
 
 def test_every_view_is_made_without_operators(recorded: Analyzer) -> None:
     for view in csv.VIEWS.values():
-        made = view(recorded)
-        frames = [made] if isinstance(made, pl.DataFrame) else list(made)
+        answer = view(recorded)
+        frames = [answer] if isinstance(answer, pl.DataFrame) else list(answer)
         assert all(isinstance(frame, pl.DataFrame) for frame in frames)
     assert recorded.problems() == []
 

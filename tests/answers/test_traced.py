@@ -106,15 +106,15 @@ def test_each_frame_of_a_record_says_so_too(folder: Path, name: str) -> None:
 
 
 def linked(run: Analyzer) -> dict[tuple[int | None, int], Linked]:
-    made = {}
+    by_process = {}
     for process in run.run.processes:
         frames = {name: tables.read_table(process.folder, table).frame
                   for name, table in tables.schema.TABLES.items()}  # fmt: skip
         assert process.trace is not None
-        made[process.rank, process.trace.span] = link(
+        by_process[process.rank, process.trace.span] = link(
             *(frames[name] for name in ("spans", "kernels", "collectives", "flows"))
         )
-    return made
+    return by_process
 
 
 def test_all_ranks_are_the_views_applied_one_by_one(folder: Path) -> None:

@@ -48,12 +48,12 @@ def test_one_view_of_one_rank(tmp_path: Path) -> None:
     for rank in range(2):
         traces.write(tmp_path / f"rank{rank}.pt.trace.json", traces.small(rank))
     run = Analyzer(tmp_path)
-    made = run.unknown("memory", rank=1)
-    assert made.columns == [
+    frame = run.unknown("memory", rank=1)
+    assert frame.columns == [
         "node", "rank", "pid", "session", "view", "missing", "consequence", "why",
     ]  # fmt: skip
-    assert set(made["view"]) == {"memory"}
-    assert set(made["rank"]) == {1}
+    assert set(frame["view"]) == {"memory"}
+    assert set(frame["rank"]) == {1}
 
 
 def test_what_haiprof_recorded_needs_a_deep_trace(tmp_path: Path) -> None:

@@ -41,8 +41,8 @@ def test_what_has_no_text_is_named_by_its_type(ring: Path) -> None:
 def test_each_stretch_of_a_generator_is_an_interval(ring: Path) -> None:
     seen: list[Any] = []
 
-    @haiprof.range("made")
-    def made(first: int) -> Generator[int, Any, str]:
+    @haiprof.range("generator")
+    def generator(first: int) -> Generator[int, Any, str]:
         try:
             seen.append((yield first))
             seen.append((yield first + 1))
@@ -51,8 +51,8 @@ def test_each_stretch_of_a_generator_is_an_interval(ring: Path) -> None:
         yield first + 2
         return "end"
 
-    assert inspect.isgeneratorfunction(made)
-    running = made(1)
+    assert inspect.isgeneratorfunction(generator)
+    running = generator(1)
     assert next(running) == 1
     assert running.send("sent") == 2
     with haiprof.range("between"):
@@ -62,32 +62,32 @@ def test_each_stretch_of_a_generator_is_an_interval(ring: Path) -> None:
     assert ended.value.value == "end"
     assert seen == ["sent", ("thrown",)]
     names = [span.name for span in sorted(read_spans(ring), key=lambda span: span.start)]
-    assert names == ["made", "made", "between", "made", "made"]
+    assert names == ["generator", "generator", "between", "generator", "generator"]
 
 
 def test_a_generator_that_is_closed_cleans_up_within_an_interval(ring: Path) -> None:
-    @haiprof.range("made")
-    def made() -> Generator[int, None, None]:
+    @haiprof.range("generator")
+    def generator() -> Generator[int, None, None]:
         try:
             yield 1
         finally:
             with haiprof.range("clean up"):
                 pass
 
-    running = made()
+    running = generator()
     next(running)
     running.close()
     inner, outer = (
         next(span for span in reversed(read_spans(ring)) if span.name == name)
-        for name in ("clean up", "made")
+        for name in ("clean up", "generator")
     )
     assert outer.start <= inner.start
     assert inner.start + inner.duration <= outer.start + outer.duration
 
 
 def test_each_stretch_of_an_async_generator_is_an_interval(ring: Path) -> None:
-    @haiprof.range("made")
-    async def made() -> AsyncGenerator[Any, Any]:
+    @haiprof.range("generator")
+    async def generator() -> AsyncGenerator[Any, Any]:
         sent = yield 1
         try:
             yield sent
@@ -95,14 +95,14 @@ def test_each_stretch_of_an_async_generator_is_an_interval(ring: Path) -> None:
             yield error.args
 
     async def run() -> list[Any]:
-        running = made()
+        running = generator()
         got = [await anext(running), await running.asend("sent")]
         got.append(await running.athrow(KeyError("thrown")))
         return got + [each async for each in running]
 
-    assert inspect.isasyncgenfunction(made)
+    assert inspect.isasyncgenfunction(generator)
     assert asyncio.run(run()) == [1, "sent", ("thrown",)]
-    assert [span.name for span in read_spans(ring)] == ["made"] * 4
+    assert [span.name for span in read_spans(ring)] == ["generator"] * 4
 
 
 @pytest.mark.parametrize("first", ["torch", "haiprof"])
@@ -137,14 +137,14 @@ def test_in_a_compiled_function_nothing_is_recorded_and_nothing_recompiled(
                 x = x + each
             return haiprof.range("inner")(lambda y: y * 2)(x)
 
-        made = []
+        graphs = []
         def backend(graph, inputs):
-            made.append(graph)
+            graphs.append(graph)
             return graph.forward
         compiled = torch.compile(model, backend=backend, fullgraph=True)
         x = torch.ones(3)
         assert all(torch.equal(compiled(x), model(x)) for _ in range(3))
-        assert len(made) == 1, made
+        assert len(graphs) == 1, graphs
     """
     assert run_python(program, str(tmp_path / "test.ring")) == ""
     # Three calls without the compiler recorded all of it, those with it nothing.

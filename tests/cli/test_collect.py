@@ -606,14 +606,14 @@ def test_a_full_disk_leaves_what_is_whole(net: Path, small_disk: Path) -> None:
 
 
 def evil_archive(change: Callable[[tarfile.TarInfo], None]) -> bytes:
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w") as archive:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
         for name in ("./v2/a#0/spans-0.arrow", "./../../evil", "/tmp/evil", "./v2/a#0/evil"):
             member = tarfile.TarInfo(name)
             member.size = 4
             change(member)
             archive.addfile(member, io.BytesIO(b"evil"))
-    return made.getvalue()
+    return buffer.getvalue()
 
 
 def to_link(member: tarfile.TarInfo) -> None:

@@ -197,12 +197,12 @@ def test_an_unknown_requirement_is_one_line_that_names_what_there_is(shm: Path) 
 def test_a_recorder_whose_sources_fail_hides_no_other(
     shm: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = _core.HostSampler
+    original = _core.HostSampler
 
     def sampler(**keywords: Any) -> _core.HostSampler:
         if keywords["io"]:
             raise RuntimeError("no disks today")
-        return made(**keywords)
+        return original(**keywords)
 
     monkeypatch.setattr(_core, "HostSampler", sampler)
     assert doctor.examine(as_json=True) == 0

@@ -57,14 +57,14 @@ def hosts(tmp_path: Path, shm: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
         'sh -c "$0"; exit $?\' "$2"\n'
     )
     ssh.chmod(0o755)
-    made = []
+    namespaces = []
     try:
         for space in spaces:
             try:
                 _ip("netns", "add", space)
             except subprocess.CalledProcessError as error:
                 pytest.skip(f"no network namespaces here: {error.stderr!r}")
-            made.append(space)
+            namespaces.append(space)
         ends = [["name", c, "netns", space] for c, space in zip(cables, spaces, strict=True)]
         _ip("link", "add", *ends[0], "type", "veth", "peer", *ends[1])
         for space, cable, name in zip(spaces, cables, names, strict=True):
@@ -75,7 +75,7 @@ def hosts(tmp_path: Path, shm: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
         monkeypatch.setenv("HAIPROF_SSH_COMMAND", str(ssh))
         yield Hosts(names, ssh, (tmp_path / spaces[0], tmp_path / spaces[1]))
     finally:
-        for space in made:
+        for space in namespaces:
             _ip("netns", "delete", space)
 
 

@@ -29,12 +29,12 @@ def test_an_import_lies_beside_its_trace_and_is_made_once(tmp_path: Path) -> Non
     place = tmp_path / "w.pt.trace.json.gz.haiprof"
     done = haiprof("import", file)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{place}\n", "")
-    made = (place / "run.json").stat().st_mtime_ns
+    mtime = (place / "run.json").stat().st_mtime_ns
     assert haiprof("import", file).stdout == f"{place} (was up to date)\n"
-    assert (place / "run.json").stat().st_mtime_ns == made
+    assert (place / "run.json").stat().st_mtime_ns == mtime
     file.write_bytes(file.read_bytes())
     assert haiprof("import", file).stdout == f"{place}\n"
-    assert (place / "run.json").stat().st_mtime_ns > made
+    assert (place / "run.json").stat().st_mtime_ns > mtime
     assert hidden(tmp_path) == []
 
 

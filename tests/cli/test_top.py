@@ -257,18 +257,18 @@ def test_nothing_is_written_and_the_lock_is_left_alone(
 ) -> None:
     wait_for(lambda: Path("logs").is_dir() and list(Path("logs").glob("*/*#0/spans-*")), 60)
 
-    def made() -> set[Path]:
+    def files() -> set[Path]:
         mine = {".partial", schema.LIVE_SUFFIX, schema.CLOSED_SUFFIX}  # the recorder's
         return {path for path in Path("logs").rglob("*") if path.suffix not in mine}
 
-    before = made()
+    before = files()
     with top("--hz", "4") as screen:
         screen.wait(steps)
         first = number(screen.frames[-1])
         screen.wait(lambda frame: steps(frame) and number(frame) > first + 20)
         screen.press("q")
         assert screen.end() == 0
-    assert made() == before
+    assert files() == before
     assert len(recorders(shm)) == 1
 
 

@@ -24,8 +24,8 @@ def test_numbers_are_those_of_the_column(kind: str) -> None:
 
 
 def test_missing_values_are_marked() -> None:
-    made = arrow_columns.column("x", np.array([1, 2, 3]), np.array([False, True, False]))
-    assert made.equals(pl.Series("x", [1, None, 3]))
-    _, missing = arrow_columns.numbers(made)
+    series = arrow_columns.column("x", np.array([1, 2, 3]), np.array([False, True, False]))
+    assert series.equals(pl.Series("x", [1, None, 3]))
+    _, missing = arrow_columns.numbers(series)
     assert missing is not None
     assert missing.tolist() == [False, True, False]

@@ -75,8 +75,8 @@ def test_no_link_below_the_root_of_a_process_is_followed(tmp_path: Path) -> None
 
 
 def test_a_private_folder_is_neither_a_link_nor_another_users(tmp_path: Path) -> None:
-    made = private_folder(tmp_path / "made", make=True)
-    assert os.fstat(made.fd).st_mode & 0o777 == 0o700
+    folder = private_folder(tmp_path / "made", make=True)
+    assert os.fstat(folder.fd).st_mode & 0o777 == 0o700
     assert private_folder(tmp_path / "made", make=True).names() == []
     (tmp_path / "link").symlink_to("made")
     (tmp_path / "file").write_text("")

@@ -177,9 +177,9 @@ def test_a_recording_that_goes_on_is_found_where_it_is(shm: Path, tmp_path: Path
 
 def elsewhere(job: Container) -> None:
     """See that our folder is made in another place than it mostly is."""
-    made = ContainerFolder(job.pid, "run")
-    assert made.log_dir == "/dev/shm/haiprof-attach-0/logs"
-    made.leave()
+    folder = ContainerFolder(job.pid, "run")
+    assert folder.log_dir == "/dev/shm/haiprof-attach-0/logs"
+    folder.leave()
     assert not list((job.files / "dev/shm").glob("haiprof-attach-*"))
 
 
@@ -203,7 +203,7 @@ def test_no_link_in_a_container_leads_out_of_it(shm: Path, tmp_path: Path) -> No
         room.rmdir()
 
         run = room / "logs/run"
-        made = ContainerFolder(job.pid, "run")
+        folder = ContainerFolder(job.pid, "run")
         (run / "node").mkdir()
         (run / "node/events-0.arrow").write_text("events")
         (run / "node/link").symlink_to(secret / "text")
@@ -211,8 +211,8 @@ def test_no_link_in_a_container_leads_out_of_it(shm: Path, tmp_path: Path) -> No
         (run / "process.json").symlink_to(secret / "text")
         os.mkfifo(run / "node/process.json")
         (tmp_path / "to/node").mkdir(parents=True)
-        made.bring(tmp_path / "to", 1.0)
-        made.leave()
+        folder.bring(tmp_path / "to", 1.0)
+        folder.leave()
         assert not room.exists()
         assert job.finish() == "ended as it should\n"
     brought = {str(p.relative_to(tmp_path / "to")) for p in (tmp_path / "to").rglob("*")}
@@ -224,7 +224,7 @@ def test_no_link_in_a_container_leads_out_of_it(shm: Path, tmp_path: Path) -> No
 def test_what_is_written_while_a_run_is_brought_is_brought_too(shm: Path, tmp_path: Path) -> None:
     written = 0
     with container(tmp_path, LOOPS) as job:
-        made = ContainerFolder(job.pid, "run")
+        folder = ContainerFolder(job.pid, "run")
         run = job.files / "tmp/haiprof-attach-0/logs/run"
         (run / "node").mkdir()
         (run / "node/process.json").write_text('{"state": "closed"}')
@@ -242,9 +242,9 @@ def test_what_is_written_while_a_run_is_brought_is_brought_too(shm: Path, tmp_pa
         writer = threading.Thread(target=write)
         writer.start()
         assert writing.wait(10)
-        made.bring(tmp_path / "to", 10.0)
+        folder.bring(tmp_path / "to", 10.0)
         writer.join()
-        made.leave()
+        folder.leave()
         assert not our_folders(job)
     brought = {p.name for p in (tmp_path / "to").iterdir()}
     assert brought == {"node", *(f"late-{n}" for n in range(written))}
@@ -252,7 +252,7 @@ def test_what_is_written_while_a_run_is_brought_is_brought_too(shm: Path, tmp_pa
 
 def test_a_run_that_nobody_has_begun_to_write_is_waited_for(shm: Path, tmp_path: Path) -> None:
     with container(tmp_path, LOOPS) as job:
-        made = ContainerFolder(job.pid, "run")
+        folder = ContainerFolder(job.pid, "run")
         run = job.files / "tmp/haiprof-attach-0/logs/run"
         (run / "run.json").write_text("{}")
 
@@ -263,9 +263,9 @@ def test_a_run_that_nobody_has_begun_to_write_is_waited_for(shm: Path, tmp_path:
 
         late = threading.Timer(0.5, begin)
         late.start()
-        made.bring(tmp_path / "to", 10.0)
+        folder.bring(tmp_path / "to", 10.0)
         late.join()
-        made.leave()
+        folder.leave()
         assert not our_folders(job)
     assert (tmp_path / "to/node/events-0.arrow").read_text() == "events"
 

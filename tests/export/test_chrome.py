@@ -128,8 +128,8 @@ def test_a_file_is_plain_json_with_what_tools_look_for(tmp_path: Path) -> None:
 
 def test_times_before_the_epoch_of_a_file_are_negative() -> None:
     ns = pl.DataFrame({"ns": [-1, -1500, 0, 999, 1_000_001]})
-    made = ns.select(microseconds(pl.col("ns"))).to_series().to_list()
-    assert made == ["-0.001", "-1.500", "0.000", "0.999", "1000.001"]
+    texts = ns.select(microseconds(pl.col("ns"))).to_series().to_list()
+    assert texts == ["-0.001", "-1.500", "0.000", "0.999", "1000.001"]
 
 
 def test_a_file_holds_one_process(tmp_path: Path) -> None:

@@ -92,8 +92,8 @@ def test_the_escape_can_be_taken_back() -> None:
     texts = [*FORMULAS, *HARMLESS, None]
     frame = pl.DataFrame({"text": texts, "number": [-1.5] * len(texts)})
     for kind in (pl.String, pl.Categorical):
-        made = csv.without_formulas(frame.with_columns(pl.col("text").cast(kind)))
-        assert made["number"].to_list() == frame["number"].to_list()
-        cells = made["text"].cast(pl.String).to_list()
+        result = csv.without_formulas(frame.with_columns(pl.col("text").cast(kind)))
+        assert result["number"].to_list() == frame["number"].to_list()
+        cells = result["text"].cast(pl.String).to_list()
         assert cells == [f"'{text}" for text in FORMULAS] + [*HARMLESS, None]
         assert [cell and cell.removeprefix("'") for cell in cells] == texts

@@ -56,10 +56,10 @@ def test_only_what_crosses_leaves_the_first_lane() -> None:
 def test_nothing_goes_on_where_pieces_are_cut(intervals: list[tuple[int, int]], size: int) -> None:
     start = np.array([begin for begin, _ in intervals], np.int64)
     end = start + np.array([duration for _, duration in intervals], np.int64)
-    made = list(pieces(start, end, np.arange(len(start)), size))
-    assert sorted(np.concatenate(made).tolist()) == list(range(len(start)))
-    assert len(made) <= len(start) / size + 1
-    for before, after in itertools.pairwise(made):
+    parts = list(pieces(start, end, np.arange(len(start)), size))
+    assert sorted(np.concatenate(parts).tolist()) == list(range(len(start)))
+    assert len(parts) <= len(start) / size + 1
+    for before, after in itertools.pairwise(parts):
         assert end[before].max() <= start[after].min()
 
 

@@ -16,8 +16,8 @@ from haiprof.export import parquet
 
 @pytest.mark.parametrize("run", ["dlrm_8rank", ""])
 def test_all_files_of_a_table_are_the_table(tmp_path: Path, run: str) -> None:
-    made = traces.files(run)[0].parent if run else runs.make_gpu_run(tmp_path / "run", ranks=2)
-    opened = Analyzer(made)
+    path = traces.files(run)[0].parent if run else runs.make_gpu_run(tmp_path / "run", ranks=2)
+    opened = Analyzer(path)
     written = parquet.write(opened, tmp_path / "out")
     assert sorted(written) == sorted(p for p in (tmp_path / "out").rglob("*") if p.is_file())
     whole = {"spans": opened.spans(), "samples": opened.samples(), "events": opened.events()}

@@ -23,23 +23,23 @@ def _number(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _fields(data: bytes) -> list[tuple[int, object]]:
-    made: list[tuple[int, object]] = []
+    fields: list[tuple[int, object]] = []
     at = 0
     while at < len(data):
         tag, at = _number(data, at)
         if tag & 7 == 0:
             value, at = _number(data, at)
-            made.append((tag >> 3, value))
+            fields.append((tag >> 3, value))
         elif tag & 7 == 1:
-            made.append((tag >> 3, data[at : at + 8]))
+            fields.append((tag >> 3, data[at : at + 8]))
             at += 8
         else:
             assert tag & 7 == 2
             size, at = _number(data, at)
             assert at + size <= len(data)
-            made.append((tag >> 3, data[at : at + size]))
+            fields.append((tag >> 3, data[at : at + size]))
             at += size
-    return made
+    return fields
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**64 - 1), st.booleans(), st.floats()), min_size=1))
@@ -53,9 +53,9 @@ def test_messages_at_once_are_those_one_by_one(rows: list[tuple[int, bool, float
         pb.fixed(300, values),
         pb.constant(len(rows), pb.text(4, "ä")),
     ]
-    made = _fields(pb.encoded(pb.messages(7, [pb.messages(9, inner, there)])))
-    assert len(made) == len(rows)
-    for (field, message), (value, is_there, real) in zip(made, rows, strict=True):
+    fields = _fields(pb.encoded(pb.messages(7, [pb.messages(9, inner, there)])))
+    assert len(fields) == len(rows)
+    for (field, message), (value, is_there, real) in zip(fields, rows, strict=True):
         assert field == 7
         one = pb.whole(1, value) + b"\x11" + struct.pack("<d", real)
         one += pb.varint(300 << 3 | 1) + struct.pack("<Q", value) + pb.text(4, "ä")
@@ -64,10 +64,10 @@ def test_messages_at_once_are_those_one_by_one(rows: list[tuple[int, bool, float
 
 @pytest.mark.parametrize("value", [-1, -(2**63), 2**63 - 1, 0])
 def test_numbers_below_zero_take_ten_bytes(value: int) -> None:
-    made = pb.encoded(pb.numbers(1, np.array([value], np.int64)))
-    assert made == pb.whole(1, value)
-    assert _fields(made) == [(1, value % 2**64)]
-    assert len(made) == (11 if value < 0 else len(made))
+    data = pb.encoded(pb.numbers(1, np.array([value], np.int64)))
+    assert data == pb.whole(1, value)
+    assert _fields(data) == [(1, value % 2**64)]
+    assert len(data) == (11 if value < 0 else len(data))
 
 
 def test_small_kinds_of_numbers() -> None:

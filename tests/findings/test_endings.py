@@ -36,8 +36,8 @@ def run_of(folder: Path, *endings: dict[str, Any] | None, **command: Any) -> Pat
     run = runs.write_run(folder)
     for rank, ending in enumerate(endings):
         state = "died" if ending is None or ending["signal"] else "closed"
-        made = runs.write_process(run, rank, state=state, ended=ending)
-        runs.write_closed(made, schema.SPANS, runs.loop(20))
+        rank_folder = runs.write_process(run, rank, state=state, ended=ending)
+        runs.write_closed(rank_folder, schema.SPANS, runs.loop(20))
     runs.write_node(run, **command)
     return run
 

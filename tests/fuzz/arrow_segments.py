@@ -48,17 +48,17 @@ def _seeds(table: schema.Table, folder: Path) -> dict[str, bytes]:
         writer.append(batch.slice(n * size, size), Reach({0: (n + 1) * size}, {"overwritten": n}))
         writer.push()
     live = folder / f"{table.name}-0.arrows"
-    made = {"arrows": live.read_bytes()}
+    seeds = {"arrows": live.read_bytes()}
     writer.close()
     closed = folder / f"{table.name}-0.arrow"
-    made["arrow"] = closed.read_bytes()
+    seeds["arrow"] = closed.read_bytes()
     with pa.ipc.open_file(str(closed)) as file:
         whole = file.read_all()
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, whole.schema) as out:
         out.write_table(whole, max_chunksize=size)
-    made["plain"] = sink.getvalue().to_pybytes()
-    return made
+    seeds["plain"] = sink.getvalue().to_pybytes()
+    return seeds
 
 
 def _starts(table: schema.Table) -> list[int]:

@@ -84,30 +84,30 @@ def _kind(file: Path, data: bytes) -> str:
 
 
 def _bytes(data: bytes, chance: random.Random) -> bytes:
-    made = bytearray(data)
+    buffer = bytearray(data)
     for _ in range(chance.choice((1, 1, 1, 2, 5, 40))):
-        if not made:
+        if not buffer:
             break
-        at = chance.randrange(len(made))
-        end = min(len(made), at + chance.choice((1, 2, 4, 60, 4096)))
+        at = chance.randrange(len(buffer))
+        end = min(len(buffer), at + chance.choice((1, 2, 4, 60, 4096)))
         match chance.randrange(8):
             case 0 | 1:
-                made[at] ^= 1 << chance.randrange(8)
+                buffer[at] ^= 1 << chance.randrange(8)
             case 2:
-                made[at:end] = chance.randbytes(end - at)
+                buffer[at:end] = chance.randbytes(end - at)
             case 3:
-                del made[at:end]
+                del buffer[at:end]
             case 4:  # spliced from elsewhere
-                start = chance.randrange(len(made))
-                made[at:at] = made[start : start + 500]
+                start = chance.randrange(len(buffer))
+                buffer[at:at] = buffer[start : start + 500]
             case 5:
-                made[at:end] = bytes(end - at)
+                buffer[at:end] = bytes(end - at)
             case 6:
-                made[at:at] = chance.choice(TEXTS).encode("utf-8", "surrogatepass")
+                buffer[at:at] = chance.choice(TEXTS).encode("utf-8", "surrogatepass")
             case _:
                 if chance.random() < 0.3:
-                    del made[at:]
-    return bytes(made)
+                    del buffer[at:]
+    return bytes(buffer)
 
 
 def _wrong(chance: random.Random) -> Any:

@@ -122,8 +122,8 @@ def _damaged_file(name: str, files: dict[str, bytes], random_: random.Random) ->
     table = schema.TABLES[Path(name).name.split("-")[0]]
     opened = pa.ipc.open_stream(content) if name.endswith("s") else pa.ipc.open_file(content)
     rows = opened.read_all().to_pylist()
-    made = forged if random_.random() < 0.3 else with_odd_values
-    return made(table, rows, random_)
+    rewrite = forged if random_.random() < 0.3 else with_odd_values
+    return rewrite(table, rows, random_)
 
 
 def trial(seed: str, number: int, folder: Path) -> list[str]:
@@ -157,17 +157,17 @@ def _asked(run: Path, folder: Path, random_: random.Random) -> list[str]:
             faults.append(fault_of(what, error))
         return None
 
-    made = ask("open", lambda: Analyzer(run))
-    if isinstance(made, Analyzer):
-        light, heavy = _questions(made, run, folder)
-        ask("processes", made.processes)
+    analyzer = ask("open", lambda: Analyzer(run))
+    if isinstance(analyzer, Analyzer):
+        light, heavy = _questions(analyzer, run, folder)
+        ask("processes", analyzer.processes)
         for name in random_.sample(list(light), 4):
             ask(name, light[name])
         if random_.random() < 0.1:
             name = random_.choice(list(heavy))
             ask(name, heavy[name])
-        ask("problems", made.problems)
-        crude = [line for line in made._ranks.problems if _CRUDE.search(line)]
+        ask("problems", analyzer.problems)
+        crude = [line for line in analyzer._ranks.problems if _CRUDE.search(line)]
         faults += [f"{line.split('is left out: ')[1]}\nleft out" for line in crude[:1]]
     if random_.random() < 0.2:
         ask("top", lambda: haiprof(["top", str(run), "--once"]))
@@ -181,17 +181,17 @@ def _asked(run: Path, folder: Path, random_: random.Random) -> list[str]:
 
 
 def _questions(
-    made: Analyzer, run: Path, folder: Path
+    analyzer: Analyzer, run: Path, folder: Path
 ) -> tuple[dict[str, Callable[[], object]], dict[str, Callable[[], object]]]:
-    light: dict[str, Callable[[], object]] = {name: getattr(made, name) for name in _VIEWS}
-    light["samples of a metric"] = lambda: made.samples("cpu.*")
-    light["a part"] = lambda: made.between(0.05, 0.2).summaries()
+    light: dict[str, Callable[[], object]] = {name: getattr(analyzer, name) for name in _VIEWS}
+    light["samples of a metric"] = lambda: analyzer.samples("cpu.*")
+    light["a part"] = lambda: analyzer.between(0.05, 0.2).summaries()
     out = str(folder / "out")
-    ranks = made.ranks or [0]
+    ranks = analyzer.ranks or [0]
     heavy: dict[str, Callable[[], object]] = {
-        "show_overview": lambda: str(made.show_overview()),
-        "show_one_rank": lambda: str(made.show_one_rank(ranks[0])),
-        "report": lambda: made.report(f"{out}.html"),
+        "show_overview": lambda: str(analyzer.show_overview()),
+        "show_one_rank": lambda: str(analyzer.show_one_rank(ranks[0])),
+        "report": lambda: analyzer.report(f"{out}.html"),
         "haiprof report": lambda: haiprof(["report", str(run), "-o", f"{out}.html"]),
     }
     for to in ("csv", "perfetto", "chrome", "parquet", "tensorboard"):

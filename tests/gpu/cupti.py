@@ -159,13 +159,13 @@ def loaded() -> Cupti:
 def _compiled(source: Path) -> Path:
     """Compile a library, once for all processes that share a folder for temporary files."""
     tag = f"{os.getuid()}-{zlib.crc32(source.read_bytes()):08x}"
-    made = Path(tempfile.gettempdir(), f"haiprof-{source.stem}-{tag}.so")
-    if made.exists() and made.stat().st_uid == os.getuid():
-        return made
+    library = Path(tempfile.gettempdir(), f"haiprof-{source.stem}-{tag}.so")
+    if library.exists() and library.stat().st_uid == os.getuid():
+        return library
     compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
     if compiler is None:
         raise RuntimeError(f"there is no C++ compiler for {source}")
-    new = made.with_suffix(f".{os.getpid()}")
+    new = library.with_suffix(f".{os.getpid()}")
     done = subprocess.run(
         [compiler, "-std=c++20", "-O2", "-shared", "-fPIC", "-pthread", "-o", str(new),
          str(source)],
@@ -173,7 +173,7 @@ def _compiled(source: Path) -> Path:
     )  # fmt: skip
     if done.returncode != 0:
         raise RuntimeError(f"{source.name} does not compile: {done.stderr[-500:]}")
-    return new.replace(made)
+    return new.replace(library)
 
 
 class Probe:

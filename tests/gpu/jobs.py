@@ -292,10 +292,10 @@ class Launches:
         if machine.cuda:
             self.eager(10)
             machine.wait()
-            made = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(made):
+            cuda_graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(cuda_graph):
                 self.eager(self.NODES)
-            self.replay = lambda: made.replay()
+            self.replay = lambda: cuda_graph.replay()
 
     def eager(self, count: int) -> None:
         """Launch so many kernels one after another."""

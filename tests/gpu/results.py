@@ -163,9 +163,9 @@ def write(folder: Path, results: dict[str, Any], log: Sequence[str] = ()) -> dic
 def pack(files: Path, archive: Path) -> None:
     """Put a folder's content into one archive, if it has any."""
     content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w:gz") as made:
+    with tarfile.open(fileobj=content, mode="w:gz") as tar:
         for path in sorted(files.iterdir()):
-            made.add(path, path.name)
+            tar.add(path, path.name)
     if any(files.iterdir()):
         replace(archive, content.getvalue())
 
@@ -175,11 +175,11 @@ def replace(path: Path, content: bytes) -> None:
 
     The new one is written beside the folder, where a kill leaves nothing among the results.
     """
-    made = path.parent.with_name(f".{path.parent.name}.new")
+    new = path.parent.with_name(f".{path.parent.name}.new")
     try:
-        made.write_bytes(content)
-        made.replace(path)
+        new.write_bytes(content)
+        new.replace(path)
     except OSError:  # the folder is a mount of its own, or lies in one that is not ours
-        made = path.with_name(f".{path.name}.new")
-        made.write_bytes(content)
-        made.replace(path)
+        new = path.with_name(f".{path.name}.new")
+        new.write_bytes(content)
+        new.replace(path)

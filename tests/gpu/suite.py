@@ -238,8 +238,8 @@ def folder_for_rings() -> tuple[str, str]:
     free = shutil.disk_usage(base).free
     if free >= RINGS:
         return tempfile.mkdtemp(prefix="haiprof-gpu-", dir=base), f"{free >> 20} MiB free"
-    made = tempfile.mkdtemp(prefix="haiprof-gpu-")
-    return made, f"{free >> 20} MiB free, too little: rings lie in {made}"
+    folder = tempfile.mkdtemp(prefix="haiprof-gpu-")
+    return folder, f"{free >> 20} MiB free, too little: rings lie in {folder}"
 
 
 def main() -> int:

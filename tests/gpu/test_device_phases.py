@@ -121,14 +121,14 @@ def test_events_that_are_all_waited_for_are_counted(
     for _ in range(600):
         with haiprof.range("mine", device=True):
             pass
-    tell(counts=_core.gpu_counts(), made=calls("cuEventCreate"))
+    tell(counts=_core.gpu_counts(), events=calls("cuEventCreate"))
     """,
         tmp_path, native_build,
     )  # fmt: skip
     wait_recorded(shm)
     # Each takes two events of the 1024; an anchor takes a few of its own.
     assert result["counts"]["boundaries_exhausted"] == 600 - 512
-    assert 1024 <= result["made"] < 1100
+    assert 1024 <= result["events"] < 1100
     assert device_spans(tmp_path).is_empty()
     [lost] = texts(tmp_path, "lost")
     assert "88 boundaries without a free CUDA event" in lost

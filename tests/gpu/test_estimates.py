@@ -81,9 +81,9 @@ def test_windows_cost_what_all_does_in_their_share_of_the_time() -> None:
 
 
 def _results(folder: Path, name: str, gpu: str, rounds: list[dict[str, float]]) -> Path:
-    made = folder / name
-    made.write_text(json.dumps({"machine": {"gpu": gpu}, "parts": [{"rounds": rounds}, {}]}))
-    return made
+    path = folder / name
+    path.write_text(json.dumps({"machine": {"gpu": gpu}, "parts": [{"rounds": rounds}, {}]}))
+    return path
 
 
 def test_rounds_of_two_runs_are_pooled(tmp_path: Path) -> None:

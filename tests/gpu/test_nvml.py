@@ -636,13 +636,13 @@ def test_gpus_of_the_ranks_are_sampled_once_into_the_node_until_the_last_has_end
         return f"GPU-00000000-0000-0000-0000-{index:012d}"
 
     def job(rank: int, *uuids: str) -> subprocess.Popen[str]:
-        made = subprocess.Popen(
+        process = subprocess.Popen(
             [place / "gpu_user", rings / f"{rank}.ring", run_dir, "node1", str(rank), *uuids],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
-        assert made.stdout is not None
-        assert made.stdout.readline() == "ready\n"
-        return made
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        return process
 
     def node() -> dict[str, Any]:
         folders = [f for f in run_dir.glob("*/process.json") if "#" not in f.parent.name]

@@ -361,13 +361,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The haiprof that is installed here, as a wheel."""
     installed = importlib.metadata.distribution("haiprof")
     tag = str(installed.read_text("WHEEL")).partition("Tag: ")[2].split()[0]
-    made = tmp_path_factory.mktemp("wheel") / f"haiprof-{installed.version}-{tag}.whl"
-    with zipfile.ZipFile(made, "w") as archive:
+    path = tmp_path_factory.mktemp("wheel") / f"haiprof-{installed.version}-{tag}.whl"
+    with zipfile.ZipFile(path, "w") as archive:
         for file in installed.files or ():
             own = file.name not in ("INSTALLER", "REQUESTED", "direct_url.json")
             if own and ".." not in file.parts and file.suffix != ".pyc":
                 archive.write(str(file.locate()), str(file))
-    return made
+    return path
 
 
 def test_a_wheel_is_installed_and_its_site_is_one(tmp_path: Path, wheel: Path) -> None:
@@ -389,10 +389,10 @@ Start = Callable[[Path], "subprocess.Popen[str]"]
 @pytest.fixture
 def temporary() -> Iterator[Path]:
     """A folder for temporary files with a short name, as sockets of a DataLoader's workers want."""
-    with tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as made:
-        yield Path(made)
+    with tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
         # A job outlives whoever recorded it, and this one has lost its folder.
-        for left in _of_the_run(Path(made), but=()):
+        for left in _of_the_run(Path(folder), but=()):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(left, signal.SIGKILL)
 

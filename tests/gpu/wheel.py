@@ -61,8 +61,8 @@ def make(folder: Path, python: str) -> Path:
         run([*own, "download", "--quiet", "--only-binary=:all:", f"--python-version={version}",
              *platforms, "--platform=manylinux2014_x86_64", "--dest", str(folder),
              *MISSING_THERE])  # fmt: skip
-    [made] = folder.glob("haiprof-*.whl")
-    return made
+    [path] = folder.glob("haiprof-*.whl")
+    return path
 
 
 def versions(symbols: str) -> dict[str, tuple[int, ...]]:

@@ -14,9 +14,9 @@ MB = 1 << 20
 
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
-    made = Node(tmp_path)
-    made.process(PID)
-    return made
+    node = Node(tmp_path)
+    node.process(PID)
+    return node
 
 
 def v1_mounts(root: str = "/") -> str:

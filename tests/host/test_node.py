@@ -12,9 +12,9 @@ from haiprof import _core
 
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
-    made = Node(tmp_path)
-    made.write("stat", STAT)
-    return made
+    node = Node(tmp_path)
+    node.write("stat", STAT)
+    return node
 
 
 # ---- cpu

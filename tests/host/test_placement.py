@@ -24,11 +24,11 @@ V1_MOUNT = "31 23 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
     """A machine of two NUMA nodes, 0 with CPUs 0-3 and 1 with 4-7, and process 10."""
-    made = Node(tmp_path)
-    made.write_sys("devices/system/node/node0/cpulist", "0-3\n")
-    made.write_sys("devices/system/node/node1/cpulist", "4-7\n")
-    made.process(PID)
-    return made
+    node = Node(tmp_path)
+    node.write_sys("devices/system/node/node0/cpulist", "0-3\n")
+    node.write_sys("devices/system/node/node1/cpulist", "4-7\n")
+    node.process(PID)
+    return node
 
 
 def thread(

@@ -101,9 +101,9 @@ class Worker:
 
 @pytest.fixture
 def worker() -> Iterator[Worker]:
-    made = Worker()
-    yield made
-    made.stop()
+    worker = Worker()
+    yield worker
+    worker.stop()
 
 
 def about(megabytes: float) -> object:

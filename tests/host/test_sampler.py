@@ -18,9 +18,9 @@ from haiprof import _core, schema
 
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
-    made = Node(tmp_path)
-    made.write("stat", STAT)
-    return made
+    node = Node(tmp_path)
+    node.write("stat", STAT)
+    return node
 
 
 def test_nothing_is_due_before_the_interval_is_over(node: Node) -> None:

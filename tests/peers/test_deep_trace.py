@@ -126,7 +126,7 @@ def calls(trace: dict[str, Any]) -> list[Call]:
         if event.get("cat") == "cpu_op":
             start, took = (int(Fraction(str(event[key])) * 1000) for key in ("ts", "dur"))
             threads[event["pid"], event["tid"]].append(Call(event["name"], start, start + took))
-    made = []
+    result = []
     for found in threads.values():
         around: list[Call] = []
         for call in sorted(found, key=lambda call: (call.start, -call.end)):
@@ -136,8 +136,8 @@ def calls(trace: dict[str, Any]) -> list[Call]:
                 assert call.end <= around[-1].end
                 around[-1].beneath.append(call)
             around.append(call)
-            made.append(call)
-    return made
+            result.append(call)
+    return result
 
 
 def _calls_itself(call: Call) -> bool:
@@ -155,13 +155,13 @@ def merged(found: list[Call]) -> list[Call]:
 
 
 def table(found: list[Call]) -> Table:
-    made: Table = {}
+    rows: Table = {}
     for call in found:
         took = call.end - call.start
         own = took - sum(below.end - below.start for below in call.beneath)
-        count, self_ns, total_ns = made.get(call.name, (0, 0, 0))
-        made[call.name] = (count + 1, Fraction(self_ns + own), Fraction(total_ns + took))
-    return made
+        count, self_ns, total_ns = rows.get(call.name, (0, 0, 0))
+        rows[call.name] = (count + 1, Fraction(self_ns + own), Fraction(total_ns + took))
+    return rows
 
 
 def assert_close(found: Table, expected: Table, ns: float, ns_a_call: float = 0) -> None:

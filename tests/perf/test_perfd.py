@@ -42,8 +42,8 @@ from perfd import (
 
 @pytest.fixture
 def place(native_build: Path) -> Iterator[Place]:
-    with a_place(native_build) as made:
-        yield made
+    with a_place(native_build) as place:
+        yield place
 
 
 @pytest.fixture
@@ -350,8 +350,8 @@ def test_a_message_that_makes_no_sense_has_one_answer(
 
 @pytest.fixture(scope="module")
 def lasting(native_build: Path) -> Iterator[Place]:
-    with a_place(native_build) as made, Perfd(made):
-        yield made
+    with a_place(native_build) as place, Perfd(place):
+        yield place
 
 
 @settings(max_examples=200, suppress_health_check=list(HealthCheck))

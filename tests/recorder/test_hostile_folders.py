@@ -277,7 +277,7 @@ def names(log_dir: Path) -> set[str]:
 def test_runs_of_one_name_stay_apart_even_if_a_recorder_hangs(shm: Path, tmp_path: Path) -> None:
     jobs: list[subprocess.Popen[str]] = []
     hung: list[int] = []
-    made = tmp_path / "first" / "run"
+    run_dir = tmp_path / "first" / "run"
     try:
         for name in ("first", "second"):
             job = python(RECORDS, str(tmp_path / name), name, stdin=subprocess.PIPE)
@@ -285,7 +285,9 @@ def test_runs_of_one_name_stay_apart_even_if_a_recorder_hangs(shm: Path, tmp_pat
             assert job.stdout is not None
             assert job.stdout.readline() == "ready\n"
             if not hung:
-                wait_for(lambda: list(made.glob("*#0/process.json")), what="the recorder's start")
+                wait_for(
+                    lambda: list(run_dir.glob("*#0/process.json")), what="the recorder's start"
+                )
                 hung += recorders(shm)
                 os.kill(hung[0], signal.SIGSTOP)
         jobs[1].communicate("\n", timeout=60)

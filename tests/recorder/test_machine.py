@@ -61,11 +61,11 @@ def test_each_recorder_and_root_reaches_the_sampler(
     tree: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: dict[str, Any] = {}
-    made = _core.HostSampler
+    original = _core.HostSampler
 
     def sampler(**keywords: Any) -> _core.HostSampler:
         given.update(keywords)
-        return made(**{name: 0.0 for name in HOST_RECORDERS})
+        return original(**{name: 0.0 for name in HOST_RECORDERS})
 
     monkeypatch.setattr(node_module, "HostSampler", sampler)
     intervals = {name: 1.0 + n for n, name in enumerate(HOST_RECORDERS)}

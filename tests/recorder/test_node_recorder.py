@@ -34,11 +34,11 @@ def job() -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.fixture
 def folder_of(tmp_path: Path) -> Callable[[str], Path]:
-    def made(name: str) -> Path:
+    def make(name: str) -> Path:
         (tmp_path / name).mkdir()
         return tmp_path / name
 
-    return made
+    return make
 
 
 def sample(node: NodeRecorder, times: int = 3) -> None:

@@ -116,13 +116,13 @@ def test_what_a_squatter_removes_again_hides_no_place(shm: Path) -> None:
     for n in (0, 1, 2):
         squat(shm / (f"haiprof-{os.getuid()}.{n}" if n else f"haiprof-{os.getuid()}"), "file")
     said: list[str] = []
-    made = in_ring_dir(shm / "logs/run", _makes, said.append)
-    assert made.parent == shm / f"haiprof-{os.getuid()}.3"
+    rings = in_ring_dir(shm / "logs/run", _makes, said.append)
+    assert rings.parent == shm / f"haiprof-{os.getuid()}.3"
     assert len(said) == 1
     (shm / f"haiprof-{os.getuid()}.1").unlink()
-    assert [root.path for root in ring_roots()] == [made.parent]
-    assert ring_dirs(shm / "logs/run") == [made]
-    assert in_ring_dir(shm / "logs/run", _makes, said.append) == made
+    assert [root.path for root in ring_roots()] == [rings.parent]
+    assert ring_dirs(shm / "logs/run") == [rings]
+    assert in_ring_dir(shm / "logs/run", _makes, said.append) == rings
     assert len(said) == 1
     assert control_socket().parent.parent == shm / f"haiprof-{os.getuid()}.1"
 

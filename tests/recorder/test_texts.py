@@ -43,10 +43,10 @@ def record_batches(ring: Path, writer: TableWriter) -> Iterator[list[str]]:
             with _core.Span(name, attributes=json.dumps({"n": batch * ROWS + n})):
                 pass
         reader.take()
-        made = tables.batch(schema.SPANS, reader.rows()["spans"], reader.texts)
+        record_batch = tables.batch(schema.SPANS, reader.rows()["spans"], reader.texts)
         reader.clear()
         writer.prepare()
-        writer.append(made)
+        writer.append(record_batch)
         writer.push()
         yield names
     assert reader.losses["names"] == 0

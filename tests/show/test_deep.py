@@ -85,8 +85,8 @@ def figure(sections: Iterable[Section], title: str) -> go.Figure:
     return found
 
 
-def headings(made: go.Figure) -> list[str]:
-    return [note.text for note in made.layout.annotations]
+def headings(chart: go.Figure) -> list[str]:
+    return [note.text for note in chart.layout.annotations]
 
 
 def column(table: Grid, head: str) -> list[str]:

@@ -317,9 +317,9 @@ def test_losses_and_the_newest_event_are_reported(tmp_path: Path) -> None:
 def test_frames_fit(tmp_path: Path, width: int, height: int) -> None:
     run = make_gpu_run(tmp_path / "run", ranks=20)
     write_live(run / "n0", schema.EVENTS, [[event(1, "link", "mlx5_0/1 is down " * 20)]])
-    made = frame.lines(job(run), width, height, others=["a" * 50, "b"])
+    content = frame.lines(job(run), width, height, others=["a" * 50, "b"])
     console = Console(file=io.StringIO(), width=width, color_system=None)
-    lines = render(console, made)
+    lines = render(console, content)
     assert len(lines) == height
     assert max(cell_len(line) for line in lines) <= width
 

@@ -255,8 +255,8 @@ def test_texts_that_cannot_be_read_are_left_out_and_reported(
     place = good.schema.get_field_index("metric")
     bad = good.set_column(place, good.schema.field(place), WRONG_TEXTS[way](2))
     file = tmp_path / f"samples-0{suffix}"
-    made = pa.ipc.new_stream if suffix == ".arrows" else pa.ipc.new_file
-    with pa.OSFile(str(file), "wb") as sink, made(sink, good.schema) as out:
+    new_writer = pa.ipc.new_stream if suffix == ".arrows" else pa.ipc.new_file
+    with pa.OSFile(str(file), "wb") as sink, new_writer(sink, good.schema) as out:
         out.write_batch(bad)
     if suffix == ".arrows":
         write_live(tmp_path, schema.SAMPLES, [rows], number=1)

@@ -250,17 +250,20 @@ def test_a_folder_without_the_table_gives_an_empty_frame(tmp_path: Path) -> None
 
 def write_batches(file: Path, batches: list[pa.RecordBatch]) -> None:
     """Write a stream, or a file of compressed batches, whatever they contain."""
-    made = pa.ipc.new_stream if file.suffix == ".arrows" else pa.ipc.new_file
+    new_writer = pa.ipc.new_stream if file.suffix == ".arrows" else pa.ipc.new_file
     options = pa.ipc.IpcWriteOptions(compression="zstd")
-    with pa.OSFile(str(file), "wb") as sink, made(sink, batches[0].schema, options=options) as out:
+    with (
+        pa.OSFile(str(file), "wb") as sink,
+        new_writer(sink, batches[0].schema, options=options) as out,
+    ):
         for each in batches:
             out.write_batch(each)
 
 
 def with_names(rows: list[runs.Row], names: pa.Array) -> pa.RecordBatch:
-    made = runs.batch(schema.SPANS, rows)
-    place = made.schema.get_field_index("name")
-    return made.set_column(place, made.schema.field(place), names)
+    batch = runs.batch(schema.SPANS, rows)
+    place = batch.schema.get_field_index("name")
+    return batch.set_column(place, batch.schema.field(place), names)
 
 
 @pytest.mark.parametrize("suffix", [".arrow", ".arrows"])
@@ -377,9 +380,9 @@ def test_a_batch_may_tell_of_any_number_of_rows(tmp_path: Path, count: int) -> N
     places = [found.start() for found in re.finditer(re.escape(struct.pack("<q", 77)), content)]
     assert len(places) >= 2
     for place in places:
-        made = bytearray(content)
-        struct.pack_into("<q", made, place, count)
-        file.write_bytes(made)
+        data = bytearray(content)
+        struct.pack_into("<q", data, place, count)
+        file.write_bytes(data)
         read = read_table(tmp_path, schema.SPANS)
         assert read.frame.height == 77
         (line,) = read.problems
@@ -422,8 +425,8 @@ def test_metadata_that_is_no_text_does_not_raise(tmp_path: Path, key: str) -> No
 @pytest.mark.parametrize("name", ["name", b"\xff\xfe"])
 def test_a_column_without_a_name_of_its_own_is_a_problem(tmp_path: Path, name: str) -> None:
     forged = schema.arrow_schema(schema.SPANS).append(pa.field(name, pa.int8()))
-    made = runs.batch(schema.SPANS, spans(0, 2))
-    columns = [*made.columns, pa.array([1, 2], pa.int8())]
+    batch = runs.batch(schema.SPANS, spans(0, 2))
+    columns = [*batch.columns, pa.array([1, 2], pa.int8())]
     write_batches(tmp_path / "spans-0.arrow", [pa.RecordBatch.from_arrays(columns, schema=forged)])
     (line,) = read_table(tmp_path, schema.SPANS).problems
     assert "spans-0.arrow: damaged (" in line

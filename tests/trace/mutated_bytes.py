@@ -18,7 +18,7 @@ def _add_text() -> None:
         """Replace names in the text, where JSON itself can be broken."""
         new = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
 
-        def made(sources: Sources) -> bytes:
+        def mutate(sources: Sources) -> bytes:
             count = iter(range(10**9))
             return re.sub(
                 rb'"name": ?"[^"\\]*"',
@@ -26,7 +26,7 @@ def _add_text() -> None:
                 sources.text(source),
             )
 
-        return made
+        return mutate
 
     for what, value, reported in (
         ("stray_byte", b"aten::\xff\xfe", False),
@@ -67,35 +67,35 @@ def _add_damage() -> None:
     def cut(number: int) -> Maker:
         source = TURNS[number % 4]
 
-        def made(sources: Sources) -> bytes:
+        def mutate(sources: Sources) -> bytes:
             text = sources.text(source)
             return text[: sources.chance.randrange(1, len(text) - 10)]
 
-        return made
+        return mutate
 
     def cut_after(pattern: bytes, source: str = "amd") -> Maker:
-        def made(sources: Sources) -> bytes:
+        def mutate(sources: Sources) -> bytes:
             text = sources.text(source)
             found = list(re.finditer(pattern, text))
             return text[: found[len(found) // 2].end()]
 
-        return made
+        return mutate
 
     def flipped(number: int) -> Maker:
         source = ("amd", "sync", "whole", "host")[number % 4]
 
-        def made(sources: Sources) -> bytes:
+        def mutate(sources: Sources) -> bytes:
             text = bytearray(sources.text(source))
             for _ in range(1 + number % 20):
                 text[sources.chance.randrange(len(text))] ^= 1 << sources.chance.randrange(8)
             return bytes(text)
 
-        return made
+        return mutate
 
     def moved(number: int) -> Maker:
         source = ("amd", "whole", "sync")[number % 3]
 
-        def made(sources: Sources) -> bytes:
+        def mutate(sources: Sources) -> bytes:
             text = sources.text(source)
             low, high = sorted(sources.chance.sample(range(len(text)), 2))
             part = text[low : min(high, low + 5000)]
@@ -109,7 +109,7 @@ def _add_damage() -> None:
                 return text[:low] + bytes(4096) + text[low + 4096 :]
             return text[:low] + sources.chance.randbytes(50) + text[low:]
 
-        return made
+        return mutate
 
     for number in range(16):
         add(f"cut.anywhere_{number}", cut(number), reported=True)
@@ -149,21 +149,21 @@ def _add_compressed() -> None:
         return gzip.compress(text, mtime=0)
 
     def changed(offset: int, value: bytes) -> Maker:
-        def made(sources: Sources) -> bytes:
+        def mutate(sources: Sources) -> bytes:
             data = bytearray(packed(sources.text("amd")))
             where = len(data) + offset if offset < 0 else offset
             data[where : where + len(value)] = value
             return bytes(data)
 
-        return made
+        return mutate
 
     def flipped(number: int) -> Maker:
-        def made(sources: Sources) -> bytes:
+        def mutate(sources: Sources) -> bytes:
             data = bytearray(packed(sources.text("amd")))
             data[sources.chance.randrange(18, len(data) - 8)] ^= 1 << sources.chance.randrange(8)
             return bytes(data)
 
-        return made
+        return mutate
 
     for number, part in enumerate((0.05, 0.3, 0.6, 0.9, 0.999)):
         add(
@@ -188,7 +188,7 @@ def _add_compressed() -> None:
 
     events = b'{"schemaVersion": 1, "traceEvents": ['
     event = b'{"ph": "X", "cat": "cpu_op", "pid": 1, "tid": 1, "ts": 1, "dur": 1, "name": "'
-    for what, made in {
+    for what, bomb in {
         "blanks": lambda: _bomb(b"{", b" "),
         "zeros": lambda: _bomb(b"", b"\x00"),
         "brackets": lambda: _bomb(b"", b"["),
@@ -207,7 +207,7 @@ def _add_compressed() -> None:
     }.items():
         # A reader may pass over what it has no use for, however long it is.
         harmless = what in ("key", "fraction", "header", "headers", "argument")
-        add(f"bomb.{what}", lambda s, made=made: made(), reported=not harmless)
+        add(f"bomb.{what}", lambda s, bomb=bomb: bomb(), reported=not harmless)
 
 
 _add_compressed()

@@ -87,13 +87,13 @@ def _add_nesting() -> None:
     def argument(depth: int, opening: str, closing: str) -> Maker:
         token = opening * depth + "1" + closing * depth
 
-        def made(sources: Sources) -> bytes:
+        def mutate(sources: Sources) -> bytes:
             trace = sources.trace("sync")
             for event in some(trace["traceEvents"], timed):
                 event["args"] = {"External id": 1, "deep": raw(token)}
             return dump(trace)
 
-        return made
+        return mutate
 
     def member(depth: int, token: bytes) -> Maker:
         return lambda s: b'{"deep": ' + token * depth + b"1, " + s.text("sync").lstrip()[1:]

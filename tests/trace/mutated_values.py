@@ -78,28 +78,28 @@ _HEADERS: dict[str, tuple[Any, ...]] = {
 
 
 def _set(source: str, field: str, value: Any) -> Maker:
-    def made(sources: Sources) -> bytes:
+    def mutate(sources: Sources) -> bytes:
         trace = sources.trace(source)
         wanted = (lambda e: "id" in e) if field == "id" else timed
         for event in some(trace["traceEvents"], wanted):
             event[field] = value
         return dump(trace)
 
-    return made
+    return mutate
 
 
 def _drop(source: str, field: str) -> Maker:
-    def made(sources: Sources) -> bytes:
+    def mutate(sources: Sources) -> bytes:
         trace = sources.trace(source)
         for event in some(trace["traceEvents"], lambda e: timed(e) and field in e):
             del event[field]
         return dump(trace)
 
-    return made
+    return mutate
 
 
 def _set_argument(source: str, field: str, values: list[Any]) -> Maker:
-    def made(sources: Sources) -> bytes:
+    def mutate(sources: Sources) -> bytes:
         trace = sources.trace(source)
         # What none of these traces has, every event is given.
         events = [event for event in trace["traceEvents"] if "args" in event]
@@ -108,7 +108,7 @@ def _set_argument(source: str, field: str, values: list[Any]) -> Maker:
             event["args"][field] = values[number % len(values)]
         return dump(trace)
 
-    return made
+    return mutate
 
 
 def _set_header(source: str, field: str, value: Any) -> Maker:

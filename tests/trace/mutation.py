@@ -39,8 +39,8 @@ class Sources:
         return _text(self._traces / SOURCES[source])
 
     def trace(self, source: str) -> Trace:
-        made: Trace = json.loads(self.text(source))
-        return made
+        trace: Trace = json.loads(self.text(source))
+        return trace
 
 
 Maker = Callable[[Sources], bytes]
@@ -82,9 +82,9 @@ def timed(event: Event) -> bool:
 
 
 def edit(source: str, change: Callable[[list[Event], random.Random], None]) -> Maker:
-    def made(sources: Sources) -> bytes:
+    def mutate(sources: Sources) -> bytes:
         trace = sources.trace(source)
         change(trace["traceEvents"], sources.chance)
         return dump(trace)
 
-    return made
+    return mutate

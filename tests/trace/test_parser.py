@@ -152,12 +152,12 @@ events = st.fixed_dictionaries(
 
 @st.composite
 def files(draw: st.DrawFn) -> bytes:
-    made = []
+    pieces = []
     for each in draw(st.lists(events, max_size=6)):
         order = draw(st.permutations(sorted(each)))
         blank = draw(st.sampled_from(["", " ", "\n  "]))
-        made.append(braces(f'{blank}"{name}":{blank}{each[name]}' for name in order))
-    text = f"[{' ,'.join(made)}]"
+        pieces.append(braces(f'{blank}"{name}":{blank}{each[name]}' for name in order))
+    text = f"[{' ,'.join(pieces)}]"
     if draw(st.booleans()):
         text = f'{{"a": {draw(values)}, "traceEvents" :{text}, "b":{draw(values)} }}'
     return text.encode("utf-8", "surrogatepass")
@@ -476,14 +476,14 @@ def test_an_event_without_end_takes_bounded_memory_and_the_next_ones_are_read() 
 @functools.cache
 def specimens() -> tuple[tuple[str, ...], ...]:
     """Of each recorded run, what is before the events, and some of these as they are written."""
-    made = []
+    result = []
     for path in TRACES:
         text = unpacked(path)[:400_000].decode("utf-8", "replace")
         begin = text.index('"traceEvents"')
         found = re.findall(r"\{\s*\"(?:ph|name|cat)\".*?\}\s*(?=,\s*\{|\])", text[begin:], re.S)
         if found:
-            made.append((text[:begin] + '"traceEvents": [', *found[:40]))
-    return tuple(made)
+            result.append((text[:begin] + '"traceEvents": [', *found[:40]))
+    return tuple(result)
 
 
 ODD = ["-1", "1e308", "-9223372036854775809", "18446744073709551616", "null", "true", '"x"', "-",

@@ -70,12 +70,12 @@ class Clock:
 def clock(request: pytest.FixtureRequest) -> Iterator[Clock]:
     if request.param == "msr" and not (MSR / "events/tsc").is_file():
         pytest.skip(f"no TSC in {MSR}")
-    made = Clock(request.param)
-    error = made.open()
+    clock = Clock(request.param)
+    error = clock.open()
     if error != 0:
         pytest.skip(f"needs CAP_PERFMON or perf_event_paranoid <= 0: {os.strerror(error)}")
-    yield made
-    made.close()
+    yield clock
+    clock.close()
 
 
 def make_pmu(node: Node, clock: Clock, name: str, events: dict[str, tuple[str, str]]) -> None:
@@ -91,13 +91,13 @@ def make_pmu(node: Node, clock: Clock, name: str, events: dict[str, tuple[str, s
 
 
 def make_node(folder: Path, clock: Clock) -> Node:
-    made = Node(folder)
+    node = Node(folder)
     line = ("6.103515625e-5", "MiB")
-    make_pmu(made, clock, "uncore_imc_free_running_0", {"read": line})
-    make_pmu(made, clock, "power", {"energy-pkg": ("1e-8", "Joules")})
-    made.write_sys("class/powercap/intel-rapl:0/name", "package-0\n")
-    made.write_sys("class/powercap/intel-rapl:0/energy_uj", "5\n")
-    return made
+    make_pmu(node, clock, "uncore_imc_free_running_0", {"read": line})
+    make_pmu(node, clock, "power", {"energy-pkg": ("1e-8", "Joules")})
+    node.write_sys("class/powercap/intel-rapl:0/name", "package-0\n")
+    node.write_sys("class/powercap/intel-rapl:0/energy_uj", "5\n")
+    return node
 
 
 @pytest.fixture

@@ -37,22 +37,24 @@ def plan(machine: Machine, cpu: str = "") -> UncorePlan:
     return _core.uncore_plan(str(machine.sysfs), str(machine.procfs), cpu)
 
 
-def of_metric(made: UncorePlan, metric: str) -> list[PlannedEvent]:
-    return [event for event in made["events"] if event["metric"] == metric]
+def of_metric(result: UncorePlan, metric: str) -> list[PlannedEvent]:
+    return [event for event in result["events"] if event["metric"] == metric]
 
 
-def configs(made: UncorePlan, metric: str) -> list[str]:
-    return sorted({event["config"] for event in of_metric(made, metric)}, key=lambda c: int(c, 16))
+def configs(result: UncorePlan, metric: str) -> list[str]:
+    return sorted(
+        {event["config"] for event in of_metric(result, metric)}, key=lambda c: int(c, 16)
+    )
 
 
-def pmus(made: UncorePlan) -> dict[str, int]:
+def pmus(result: UncorePlan) -> dict[str, int]:
     """How many counters each PMU has, all CPUs together."""
-    return dict(Counter(event["pmu"] for event in made["events"]))
+    return dict(Counter(event["pmu"] for event in result["events"]))
 
 
-def only_problem(made: UncorePlan) -> str:
-    assert len(made["problems"]) == 1, made["problems"]
-    return made["problems"][0]
+def only_problem(result: UncorePlan) -> str:
+    assert len(result["problems"]) == 1, result["problems"]
+    return result["problems"][0]
 
 
 # -- recorded and generated machines ---------------------------------------------------------------
@@ -61,88 +63,88 @@ def only_problem(made: UncorePlan) -> str:
 @pytest.mark.parametrize("name", RECORDED)
 def test_the_plan_of_a_recorded_machine_is_the_expected_one(name: str, tmp_path: Path) -> None:
     root = recorded(name, tmp_path)
-    made = _core.uncore_plan(str(root / "sys"), str(root / "proc"), CPUS.get(name, ""))
+    result = _core.uncore_plan(str(root / "sys"), str(root / "proc"), CPUS.get(name, ""))
     expected = json.loads((recordings() / "expected_plans.json").read_text())[name]["events"]
     fields = ("pmu", "type", "cpu", "metric", "config")
     wanted = {tuple(event[field] for field in fields): event["scale"] for event in expected}
     found = {
         tuple(event[field] for field in fields): event["scale"]  # type: ignore[literal-required]
-        for event in made["events"]
+        for event in result["events"]
     }
     assert len(wanted) == len(expected)
-    assert len(found) == len(made["events"])
+    assert len(found) == len(result["events"])
     assert found == pytest.approx(wanted, rel=1e-9)
-    assert made["problems"] == []
-    assert made["sockets"] == 2
-    assert {event["socket"] for event in made["events"]} == {0, 1}
+    assert result["problems"] == []
+    assert result["sockets"] == 2
+    assert {event["socket"] for event in result["events"]} == {0, 1}
 
 
 # -- families --------------------------------------------------------------------------------------
 
 
 def test_sandy_bridge_whose_kernel_gives_no_scales(tmp_path: Path) -> None:
-    made = plan(pmu_trees.sandy_bridge(tmp_path))
-    assert made["problems"] == []
-    assert pmus(made) == {f"uncore_imc_{i}": 4 for i in range(4)} | {"uncore_qpi_0": 2}
-    assert {event["scale"] for event in of_metric(made, "dram_rd")} == {64.0}
-    assert configs(made, "dram_rd") == ["0x304"]
-    assert configs(made, "dram_wr") == ["0xc04"]
-    assert configs(made, "xsock_tx") == ["0x200"]
-    assert {event["scale"] for event in of_metric(made, "xsock_tx")} == {8.0}
-    assert made["dram_peak_bytes_per_s"] == 2 * 4 * 8 * 1600e6
+    result = plan(pmu_trees.sandy_bridge(tmp_path))
+    assert result["problems"] == []
+    assert pmus(result) == {f"uncore_imc_{i}": 4 for i in range(4)} | {"uncore_qpi_0": 2}
+    assert {event["scale"] for event in of_metric(result, "dram_rd")} == {64.0}
+    assert configs(result, "dram_rd") == ["0x304"]
+    assert configs(result, "dram_wr") == ["0xc04"]
+    assert configs(result, "xsock_tx") == ["0x200"]
+    assert {event["scale"] for event in of_metric(result, "xsock_tx")} == {8.0}
+    assert result["dram_peak_bytes_per_s"] == 2 * 4 * 8 * 1600e6
 
 
 def test_ice_lake_takes_the_counters_that_nobody_else_wants(tmp_path: Path) -> None:
-    made = plan(pmu_trees.ice_lake(tmp_path))
-    assert made["problems"] == []
-    memory = of_metric(made, "dram_rd") + of_metric(made, "dram_wr")
+    result = plan(pmu_trees.ice_lake(tmp_path))
+    assert result["problems"] == []
+    memory = of_metric(result, "dram_rd") + of_metric(result, "dram_wr")
     assert {event["pmu"] for event in memory} == {f"uncore_imc_free_running_{i}" for i in range(4)}
     assert len(memory) == 4 * 2 * 2
-    assert configs(made, "dram_rd") == ["0x20ff"]
+    assert configs(result, "dram_rd") == ["0x20ff"]
     # Its kernel has the scale of Skylake, and is mended.
-    assert {event["scale"] for event in of_metric(made, "pcie_in")} == {32.0}
-    assert len(of_metric(made, "pcie_in")) == 8 * 2
-    assert [event["scale"] for event in of_metric(made, "dram_J")] == [2.0**-32] * 2
+    assert {event["scale"] for event in of_metric(result, "pcie_in")} == {32.0}
+    assert len(of_metric(result, "pcie_in")) == 8 * 2
+    assert [event["scale"] for event in of_metric(result, "dram_J")] == [2.0**-32] * 2
 
 
 def test_skylake_whose_iio_counts_four_bytes(tmp_path: Path) -> None:
     machine = Machine(tmp_path, "GenuineIntel:6:85")
     event = ("event=0xff,umask=0x20", "3.814697266e-6", "MiB")
     machine.pmu("uncore_iio_free_running_0", INTEL, {"bw_in_port0": event, "bw_out_port0": event})
-    made = plan(machine)
-    assert [event["scale"] for event in made["events"]] == [pytest.approx(4.0, rel=1e-9)] * 2
+    result = plan(machine)
+    assert [event["scale"] for event in result["events"]] == [pytest.approx(4.0, rel=1e-9)] * 2
 
 
 def test_ice_lake_with_a_broken_free_running_box_takes_the_others(tmp_path: Path) -> None:
     machine = pmu_trees.ice_lake(tmp_path)
     (machine.devices / "uncore_imc_free_running_2/type").unlink()
-    made = plan(machine)
-    assert "uncore_imc_free_running_2/type: No such file" in only_problem(made)
-    assert {event["pmu"] for event in of_metric(made, "dram_rd")} == {
+    result = plan(machine)
+    assert "uncore_imc_free_running_2/type: No such file" in only_problem(result)
+    assert {event["pmu"] for event in of_metric(result, "dram_rd")} == {
         f"uncore_imc_{i}" for i in range(4)
     }
 
 
 def test_snow_ridge_whose_only_box_has_no_number(tmp_path: Path) -> None:
-    made = plan(pmu_trees.snow_ridge(tmp_path))
-    assert pmus(made) == {"uncore_imc_free_running": 2}
-    assert made["sockets"] == 1
+    result = plan(pmu_trees.snow_ridge(tmp_path))
+    assert pmus(result) == {"uncore_imc_free_running": 2}
+    assert result["sockets"] == 1
 
 
 def test_sapphire_rapids_with_memory_of_its_own(tmp_path: Path) -> None:
-    made = plan(pmu_trees.sapphire_rapids(tmp_path, hbm=4))
-    assert made["problems"] == []
-    reads = of_metric(made, "dram_rd")
+    result = plan(pmu_trees.sapphire_rapids(tmp_path, hbm=4))
+    assert result["problems"] == []
+    reads = of_metric(result, "dram_rd")
     assert {event["pmu"] for event in reads} == {
         *(f"uncore_imc_{i}" for i in range(8)),
         *(f"uncore_hbm_{i}" for i in range(4)),
     }
-    assert configs(made, "dram_rd") == ["0xcf05"]
-    assert configs(made, "dram_wr") == ["0xf005"]
+    assert configs(result, "dram_rd") == ["0xcf05"]
+    assert configs(result, "dram_wr") == ["0xf005"]
     assert {event["scale"] for event in reads} == {64.0}
-    assert of_metric(made, "xsock_tx")[0]["scale"] == pytest.approx(64 / 9)
-    assert made["dram_peak_bytes_per_s"] is None
-    assert "HBM" in made["dram_peak_how"]
+    assert of_metric(result, "xsock_tx")[0]["scale"] == pytest.approx(64 / 9)
+    assert result["dram_peak_bytes_per_s"] is None
+    assert "HBM" in result["dram_peak_how"]
 
 
 @pytest.mark.parametrize("model", [0xAD, 0xAE, 0xAF, 0xDD])
@@ -150,118 +152,125 @@ def test_sapphire_rapids_with_memory_of_its_own(tmp_path: Path) -> None:
 def test_granite_rapids_counts_both_halves_of_a_channel(
     named: bool, model: int, tmp_path: Path
 ) -> None:
-    made = plan(pmu_trees.granite_rapids(tmp_path, named=named, model=model))
-    assert made["problems"] == []
-    assert configs(made, "dram_rd") == ["0xcf05", "0xcf06"]
-    assert configs(made, "dram_wr") == ["0xf005", "0xf006"]
-    assert {count for pmu, count in pmus(made).items() if "imc" in pmu} == {4 * 2}
-    assert {event["scale"] for event in of_metric(made, "dram_rd")} == {64.0}
+    result = plan(pmu_trees.granite_rapids(tmp_path, named=named, model=model))
+    assert result["problems"] == []
+    assert configs(result, "dram_rd") == ["0xcf05", "0xcf06"]
+    assert configs(result, "dram_wr") == ["0xf005", "0xf006"]
+    assert {count for pmu, count in pmus(result).items() if "imc" in pmu} == {4 * 2}
+    assert {event["scale"] for event in of_metric(result, "dram_rd")} == {64.0}
 
 
 def test_rome_counts_reads_and_writes_as_one(tmp_path: Path) -> None:
-    made = plan(pmu_trees.rome(tmp_path))
-    assert made["problems"] == []
-    assert pmus(made) == {"amd_df": 24, "power": 2}
-    assert configs(made, "dram_rw") == [
+    result = plan(pmu_trees.rome(tmp_path))
+    assert result["problems"] == []
+    assert pmus(result) == {"amd_df": 24, "power": 2}
+    assert configs(result, "dram_rw") == [
         *("0x3807", "0x3847", "0x3887", "0x38c7"),
         *("0x100003807", "0x100003847", "0x100003887", "0x1000038c7"),
     ]
-    assert configs(made, "xsock_tx") == ["0x7000002c7", "0x800000207", "0x800000247", "0x800000287"]
-    assert {event["scale"] for event in of_metric(made, "xsock_tx")} == {32.0}
+    assert configs(result, "xsock_tx") == [
+        "0x7000002c7",
+        "0x800000207",
+        "0x800000247",
+        "0x800000287",
+    ]
+    assert {event["scale"] for event in of_metric(result, "xsock_tx")} == {32.0}
 
 
 def test_one_socket_has_no_links_to_count(tmp_path: Path) -> None:
-    made = plan(pmu_trees.rome(tmp_path, sockets=1))
-    assert made["problems"] == []
-    assert pmus(made) == {"amd_df": 8, "power": 1}
+    result = plan(pmu_trees.rome(tmp_path, sockets=1))
+    assert result["problems"] == []
+    assert pmus(result) == {"amd_df": 8, "power": 1}
 
 
 def test_genoa_opens_each_controller_on_its_own_cpu(tmp_path: Path) -> None:
-    made = plan(pmu_trees.genoa(tmp_path))
-    assert made["problems"] == []
-    places = {(event["pmu"], event["cpu"], event["socket"]) for event in of_metric(made, "dram_rd")}
+    result = plan(pmu_trees.genoa(tmp_path))
+    assert result["problems"] == []
+    places = {
+        (event["pmu"], event["cpu"], event["socket"]) for event in of_metric(result, "dram_rd")
+    }
     assert places == {(f"amd_umc_{i}", 0 if i < 6 else 2, i // 6) for i in range(12)}
-    assert configs(made, "dram_rd") == ["0x10a"]
-    assert configs(made, "dram_wr") == ["0x20a"]
-    assert len(of_metric(made, "xsock_tx")) == 8 * 2
-    assert made["dram_peak_bytes_per_s"] == 12 * 8 * 4800e6  # the channels that are fitted
-    order = [event["pmu"] for event in made["events"]]
+    assert configs(result, "dram_rd") == ["0x10a"]
+    assert configs(result, "dram_wr") == ["0x20a"]
+    assert len(of_metric(result, "xsock_tx")) == 8 * 2
+    assert result["dram_peak_bytes_per_s"] == 12 * 8 * 4800e6  # the channels that are fitted
+    order = [event["pmu"] for event in result["events"]]
     assert order.index("amd_umc_2") < order.index("amd_umc_10")
 
 
 def test_genoa_whose_kernel_is_older_than_its_controllers(tmp_path: Path) -> None:
-    made = plan(pmu_trees.genoa(tmp_path, controllers=0))
-    assert made["problems"] == []
-    assert {event["pmu"] for event in of_metric(made, "dram_rd")} == {"amd_df"}
-    assert len(of_metric(made, "dram_rd")) == 12 * 2 * 2  # asked for by this socket, by the other
-    assert configs(made, "dram_rd")[:2] == ["0x700fe1f", "0x700fe5f"]
-    assert {"0xb00fe1f", "0x20b00fedf"} <= set(configs(made, "dram_rd"))
-    assert {"0x700ff1f", "0xb00ff1f"} <= set(configs(made, "dram_wr"))
-    assert len(of_metric(made, "dram_wr")) == 12 * 2 * 2
+    result = plan(pmu_trees.genoa(tmp_path, controllers=0))
+    assert result["problems"] == []
+    assert {event["pmu"] for event in of_metric(result, "dram_rd")} == {"amd_df"}
+    assert len(of_metric(result, "dram_rd")) == 12 * 2 * 2  # asked for by this socket, by the other
+    assert configs(result, "dram_rd")[:2] == ["0x700fe1f", "0x700fe5f"]
+    assert {"0xb00fe1f", "0x20b00fedf"} <= set(configs(result, "dram_rd"))
+    assert {"0x700ff1f", "0xb00ff1f"} <= set(configs(result, "dram_wr"))
+    assert len(of_metric(result, "dram_wr")) == 12 * 2 * 2
 
 
 def test_turin(tmp_path: Path) -> None:
-    made = plan(pmu_trees.turin(tmp_path))
-    assert made["problems"] == []
-    assert len(of_metric(made, "dram_wr")) == 24
-    assert configs(made, "xsock_tx")[0] == "0xd0f003e5f"
-    assert len(of_metric(made, "xsock_tx")) == 6 * 2
+    result = plan(pmu_trees.turin(tmp_path))
+    assert result["problems"] == []
+    assert len(of_metric(result, "dram_wr")) == 24
+    assert configs(result, "xsock_tx")[0] == "0xd0f003e5f"
+    assert len(of_metric(result, "xsock_tx")) == 6 * 2
 
 
 @pytest.mark.parametrize("cpu", ["AuthenticAMD:26:2", "AuthenticAMD:26:80"])
 def test_turin_whose_kernel_is_older_than_its_controllers(cpu: str, tmp_path: Path) -> None:
-    made = plan(pmu_trees.genoa(tmp_path, controllers=0, cpu=cpu))
-    assert of_metric(made, "dram_rd") == of_metric(made, "dram_wr") == []
-    [problem] = [line for line in made["problems"] if "amd_umc" in line]
+    result = plan(pmu_trees.genoa(tmp_path, controllers=0, cpu=cpu))
+    assert of_metric(result, "dram_rd") == of_metric(result, "dram_wr") == []
+    [problem] = [line for line in result["problems"] if "amd_umc" in line]
     assert "/bus/event_source/devices: " in problem
     assert "Linux 6.7" in problem
 
 
 def test_grace_says_who_sent_what_was_read(tmp_path: Path) -> None:
-    made = plan(pmu_trees.grace(tmp_path))
-    assert made["problems"] == []
-    assert made["cpu"] == "ARM:65:3407"
-    by_scale = {(e["metric"], e["config"]): e["scale"] for e in made["events"]}
+    result = plan(pmu_trees.grace(tmp_path))
+    assert result["problems"] == []
+    assert result["cpu"] == "ARM:65:3407"
+    by_scale = {(e["metric"], e["config"]): e["scale"] for e in result["events"]}
     assert by_scale == {
         ("dram_rd", "0x1a5"): 32.0,
         ("dram_wr", "0x1db"): 1.0,
         ("xsock_tx", "0x1a2"): 32.0,
         ("xsock_tx", "0x1a1"): 1.0,
     }
-    senders = {(e["pmu"], e["config"]): e["socket"] for e in of_metric(made, "xsock_tx")}
+    senders = {(e["pmu"], e["config"]): e["socket"] for e in of_metric(result, "xsock_tx")}
     assert senders == {
         ("nvidia_scf_pmu_0", "0x1a1"): 0,
         ("nvidia_scf_pmu_0", "0x1a2"): 1,
         ("nvidia_scf_pmu_1", "0x1a1"): 1,
         ("nvidia_scf_pmu_1", "0x1a2"): 0,
     }
-    assert made["dram_peak_bytes_per_s"] == pytest.approx(2 * 546.1e9, rel=1e-3)
+    assert result["dram_peak_bytes_per_s"] == pytest.approx(2 * 546.1e9, rel=1e-3)
 
 
 def test_a_cpu_whose_fabric_is_not_known_is_named(tmp_path: Path) -> None:
     machine = pmu_trees.genoa(tmp_path, cpu="AuthenticAMD:26:80")
-    made = plan(machine)
-    problem = only_problem(made)
+    result = plan(machine)
+    problem = only_problem(result)
     assert "amd_df" in problem
     assert "AuthenticAMD:26:80" in problem
-    assert len(of_metric(made, "dram_rd")) == 12  # the controllers are the same
+    assert len(of_metric(result, "dram_rd")) == 12  # the controllers are the same
 
 
 def test_a_given_cpu_wins(tmp_path: Path) -> None:
     machine = pmu_trees.rome(tmp_path)
     assert plan(machine)["cpu"] == "AuthenticAMD:23:49"
-    made = plan(machine, "AuthenticAMD:0x1a:0x60")
-    assert made["cpu"] == "AuthenticAMD:26:96"
-    assert of_metric(made, "dram_rw") == []
+    result = plan(machine, "AuthenticAMD:0x1a:0x60")
+    assert result["cpu"] == "AuthenticAMD:26:96"
+    assert of_metric(result, "dram_rw") == []
 
 
 def test_without_a_cpu_only_what_needs_one_is_left_out(tmp_path: Path) -> None:
     machine = pmu_trees.rome(tmp_path)
     (machine.procfs / "cpuinfo").write_bytes(b"\x00\xff not a cpuinfo")
-    made = plan(machine)
-    assert "a CPU that is not known" in only_problem(made)
-    assert made["cpu"] is None
-    assert pmus(made) == {"power": 2}
+    result = plan(machine)
+    assert "a CPU that is not known" in only_problem(result)
+    assert result["cpu"] is None
+    assert pmus(result) == {"power": 2}
 
 
 @pytest.mark.parametrize(
@@ -277,9 +286,9 @@ def test_sockets_are_numbered_without_gaps(tmp_path: Path) -> None:
     machine = pmu_trees.sapphire_rapids(tmp_path)
     for cpu in (2, 3):
         machine.write(f"devices/system/cpu/cpu{cpu}/topology/physical_package_id", "36\n")
-    made = plan(machine)
-    assert made["sockets"] == 2
-    assert {event["socket"] for event in made["events"]} == {0, 1}
+    result = plan(machine)
+    assert result["sockets"] == 2
+    assert {event["socket"] for event in result["events"]} == {0, 1}
 
 
 # -- the peak --------------------------------------------------------------------------------------
@@ -291,9 +300,9 @@ def test_the_firmware_says_what_memory_is_fitted(tmp_path: Path) -> None:
         machine.memory_module(number, configured=2933)
     machine.memory_module(12, gib=0)
     machine.memory_module(13, technology=7, configured=2666)  # persistent memory
-    made = plan(machine)
-    assert made["dram_peak_bytes_per_s"] == pytest.approx(12 * 8 * 2933e6)
-    assert made["dram_peak_how"] == (
+    result = plan(machine)
+    assert result["dram_peak_bytes_per_s"] == pytest.approx(12 * 8 * 2933e6)
+    assert result["dram_peak_how"] == (
         "12 memory modules of 64 bits at 2933 MT/s, as the firmware says"
     )
 
@@ -302,16 +311,16 @@ def test_modules_that_share_channels_do_not_add_up(tmp_path: Path) -> None:
     machine = pmu_trees.rome(tmp_path)
     for number in range(32):
         machine.memory_module(number)
-    made = plan(machine)
-    assert made["dram_peak_bytes_per_s"] == pytest.approx(16 * 8 * 3200e6)
-    assert "they share 16 channels" in made["dram_peak_how"]
+    result = plan(machine)
+    assert result["dram_peak_bytes_per_s"] == pytest.approx(16 * 8 * 3200e6)
+    assert "they share 16 channels" in result["dram_peak_how"]
 
 
 def test_modules_faster_than_the_old_field_can_hold(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.memory_module(0, configured=70_000)
-    made = plan(machine)
-    assert made["dram_peak_bytes_per_s"] == pytest.approx(8 * 70_000e6)
+    result = plan(machine)
+    assert result["dram_peak_bytes_per_s"] == pytest.approx(8 * 70_000e6)
 
 
 #: SMBIOS 2.3 to 2.6 has no configured speed; QEMU says of the width that it is unknown.
@@ -325,26 +334,26 @@ EMULATED = pmu_trees.memory_record(bits=0xFFFF - 8, configured=0).replace(
 def test_firmware_that_does_not_say_the_speed_is_no_problem(record: bytes, tmp_path: Path) -> None:
     machine = pmu_trees.rome(tmp_path)
     machine.write("firmware/dmi/entries/17-0/raw", record)
-    made = plan(machine)
-    assert made["problems"] == []
-    assert made["dram_peak_how"].startswith("at most, with 16 channels")
+    result = plan(machine)
+    assert result["problems"] == []
+    assert result["dram_peak_how"].startswith("at most, with 16 channels")
 
 
 @pytest.mark.parametrize("raw", [b"", b"\x11", b"\x11\xff" + bytes(40), b"\x10" + bytes(99)])
 def test_firmware_tables_that_are_none(raw: bytes, tmp_path: Path) -> None:
     machine = pmu_trees.rome(tmp_path)
     machine.write("firmware/dmi/entries/17-3/raw", raw)
-    made = plan(machine)
-    assert "17-3/raw" in only_problem(made)
-    assert made["dram_peak_how"].startswith("at most, with 16 channels of 64 bits at 3200 MT/s")
+    result = plan(machine)
+    assert "17-3/raw" in only_problem(result)
+    assert result["dram_peak_how"].startswith("at most, with 16 channels of 64 bits at 3200 MT/s")
 
 
 def test_an_unknown_cpu_has_no_peak(tmp_path: Path) -> None:
     machine = Machine(tmp_path, "CentaurHauls:7:91")
-    made = plan(machine)
-    assert made["dram_peak_bytes_per_s"] is None
-    assert made["dram_peak_how"].startswith("not known: ")
-    assert made["problems"] == []
+    result = plan(machine)
+    assert result["dram_peak_bytes_per_s"] is None
+    assert result["dram_peak_how"].startswith("not known: ")
+    assert result["problems"] == []
 
 
 # -- packing ---------------------------------------------------------------------------------------
@@ -400,9 +409,9 @@ def test_any_value_lands_in_the_bits_of_its_format(
         f"{term}={value:#x}" if hexadecimal else f"{term}={value}" if value != 1 else term
         for term, value in values.items()
     )
-    made = packed(formats, terms)
-    assert made["problems"] == []
-    (event,) = made["events"]
+    result = packed(formats, terms)
+    assert result["problems"] == []
+    (event,) = result["events"]
     found = [event["config"], event.get("config1", "0x0"), event.get("config2", "0x0")]
     assert found == [hex(word) for word in words]
     assert ("config1" in event) == (words[1] != 0)
@@ -421,14 +430,14 @@ def test_a_value_that_does_not_fit_is_refused(
         for ends in [part.split("-")]
     )
     values[term] = data.draw(st.integers(2**width, 2 ** (width + 8)))
-    made = packed(formats, ",".join(f"{name}={value}" for name, value in values.items()))
-    assert made["events"] == []
-    assert "events/cas_count_read" in only_problem(made)
+    result = packed(formats, ",".join(f"{name}={value}" for name, value in values.items()))
+    assert result["events"] == []
+    assert "events/cas_count_read" in only_problem(result)
 
 
 def test_a_word_without_a_format_is_the_whole_word() -> None:
-    made = packed({}, "config=0x10,config1=0xffffffffffffffff,config2")
-    (event,) = made["events"]
+    result = packed({}, "config=0x10,config1=0xffffffffffffffff,config2")
+    (event,) = result["events"]
     assert (event["config"], event.get("config1")) == ("0x10", "0xffffffffffffffff")
     assert event.get("config2") == "0x1"
 
@@ -487,22 +496,22 @@ def test_a_broken_file_is_one_line_and_costs_its_pmu_alone(
     for number in range(2):
         machine.pmu(f"uncore_imc_{number}", INTEL, pmu_trees.cas("0x04", "0x0f", "0x30"))
     machine.write(path, text)
-    made = plan(machine)
-    lines = [line for line in made["problems"] if says in line]
-    assert len(lines) == 1, made["problems"]
-    assert all(f"{machine.devices}/uncore_imc_0/" in line for line in made["problems"])
-    assert all("\n" not in line and len(line) < 400 for line in made["problems"])
-    assert pmus(made)["uncore_imc_1"] == 4
+    result = plan(machine)
+    lines = [line for line in result["problems"] if says in line]
+    assert len(lines) == 1, result["problems"]
+    assert all(f"{machine.devices}/uncore_imc_0/" in line for line in result["problems"])
+    assert all("\n" not in line and len(line) < 400 for line in result["problems"])
+    assert pmus(result)["uncore_imc_1"] == 4
 
 
 def test_files_that_are_missing(tmp_path: Path) -> None:
     for name in ("type", "cpumask", "format/umask", "events/cas_count_read.unit"):
         machine = pmu_trees.sapphire_rapids(tmp_path / name)
         (machine.devices / "uncore_imc_0" / name).unlink()
-        made = plan(machine)
-        assert made["problems"] != []
-        assert all(f"uncore_imc_0/{name}" in line for line in made["problems"])
-        assert pmus(made)["uncore_imc_7"] == 4
+        result = plan(machine)
+        assert result["problems"] != []
+        assert all(f"uncore_imc_0/{name}" in line for line in result["problems"])
+        assert pmus(result)["uncore_imc_7"] == 4
 
 
 @pytest.mark.parametrize("name", ["type", "cpumask", "format/event", "events/cas_count_read"])
@@ -521,9 +530,9 @@ def test_something_else_where_a_file_should_be(name: str, instead: str, tmp_path
         path.symlink_to("/nowhere/at/all")
     else:
         path.symlink_to("/dev/zero")
-    made = plan(machine)
-    assert f"uncore_imc_0/{name}: " in only_problem(made)
-    assert pmus(made)["uncore_imc_7"] == 4
+    result = plan(machine)
+    assert f"uncore_imc_0/{name}: " in only_problem(result)
+    assert pmus(result)["uncore_imc_7"] == 4
 
 
 @pytest.mark.parametrize("name", ["", "events", "format"])
@@ -532,33 +541,33 @@ def test_a_loop_where_a_folder_should_be(name: str, tmp_path: Path) -> None:
     path = machine.devices / "uncore_imc_0" / name
     path.rename(tmp_path / "away")
     path.symlink_to(path.name)
-    made = plan(machine)
-    assert "Too many levels of symbolic links" in only_problem(made)
-    assert pmus(made)["uncore_imc_7"] == 4
+    result = plan(machine)
+    assert "Too many levels of symbolic links" in only_problem(result)
+    assert pmus(result)["uncore_imc_7"] == 4
 
 
 def test_a_machine_without_event_source(tmp_path: Path) -> None:
     (tmp_path / "sys").mkdir()
-    made = _core.uncore_plan(str(tmp_path / "sys"), str(tmp_path / "proc"))
-    assert made["events"] == []
-    assert "bus/event_source/devices: No such file or directory" in only_problem(made)
+    result = _core.uncore_plan(str(tmp_path / "sys"), str(tmp_path / "proc"))
+    assert result["events"] == []
+    assert "bus/event_source/devices: No such file or directory" in only_problem(result)
 
 
 def test_a_machine_without_counters_is_no_problem(tmp_path: Path) -> None:
     machine = Machine(tmp_path, "GenuineIntel:6:85")
     machine.pmu("software", {})
-    made = plan(machine)
-    assert (made["events"], made["problems"]) == ([], [])
+    result = plan(machine)
+    assert (result["events"], result["problems"]) == ([], [])
 
 
 def test_indistinguishable_sockets_are_one(tmp_path: Path) -> None:
     machine = pmu_trees.rome(tmp_path)
     for cpu in range(4):
         machine.write(f"devices/system/cpu/cpu{cpu}/topology/physical_package_id", "-1\n")
-    made = plan(machine)
-    assert "physical_package_id: '-1' is not the number of a socket" in only_problem(made)
-    assert made["sockets"] == 1
-    assert pmus(made)["amd_df"] == 24  # nobody says that there are no links
+    result = plan(machine)
+    assert "physical_package_id: '-1' is not the number of a socket" in only_problem(result)
+    assert result["sockets"] == 1
+    assert pmus(result)["amd_df"] == 24  # nobody says that there are no links
 
 
 @st.composite
@@ -577,16 +586,16 @@ def test_any_bytes_in_any_file(damage: tuple[str, int, bytes]) -> None:
         machine = FAMILIES[family](Path(folder))
         files = sorted(path for path in Path(folder).rglob("*") if path.is_file())
         files[number % len(files)].write_bytes(text)
-        made = plan(machine)
-    counted = [(event["pmu"], event["cpu"], event["config"]) for event in made["events"]]
+        result = plan(machine)
+    counted = [(event["pmu"], event["cpu"], event["config"]) for event in result["events"]]
     assert len(set(counted)) == len(counted)
-    for event in made["events"]:
+    for event in result["events"]:
         assert math.isfinite(event["scale"])
         assert event["scale"] > 0
-        assert 0 <= event["socket"] < made["sockets"]
+        assert 0 <= event["socket"] < result["sockets"]
         assert int(event["config"], 16) < 2**64
-    peak = made["dram_peak_bytes_per_s"]
+    peak = result["dram_peak_bytes_per_s"]
     assert peak is None or (math.isfinite(peak) and peak > 0)
-    for line in made["problems"]:
+    for line in result["problems"]:
         assert folder in line
         assert "\n" not in line

@@ -38,9 +38,9 @@ def painted(pairs: Pairs) -> set[int]:
 @given(intervals)
 def test_merged_intervals_cover_the_same_instants_and_never_touch(pairs: Pairs) -> None:
     start, end = merge(*arrays(pairs))
-    made = list(zip(start.tolist(), end.tolist(), strict=True))
-    assert painted(made) == painted(pairs)
-    assert all(one[1] < two[0] for one, two in itertools.pairwise(made))
+    result = list(zip(start.tolist(), end.tolist(), strict=True))
+    assert painted(result) == painted(pairs)
+    assert all(one[1] < two[0] for one, two in itertools.pairwise(result))
 
 
 @given(

@@ -300,16 +300,16 @@ def test_what_torch_compile_makes_is_compiled_and_not_counted(tmp_path: Path) ->
         _core.open_ring(sys.argv[1])
         flops.arm()
         model = torch.nn.Linear(4, 4)
-        made = []
+        graphs = []
         def backend(graph, inputs):
-            made.append(graph)
+            graphs.append(graph)
             return graph.forward
         compiled = torch.compile(model, backend=backend)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for number in range(8):
             (compiled if number > 3 else model)(torch.ones(2, 4)).sum().backward()
             optimizer.step()
-        assert len(made) == 1, made
+        assert len(graphs) == 1, graphs
         flops.disarm()
     """
     assert run_python(program, str(tmp_path / "test.ring"), warm=True) == ""

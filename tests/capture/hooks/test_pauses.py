@@ -58,11 +58,11 @@ def quiet() -> Iterator[None]:
 def ring(shm: Path, quiet: None) -> Iterator[Ring]:
     """A ring and the hooks; no collections but the test's own."""
     _core.phases_reset()
-    made = Ring(shm / "test.ring")
-    _core.open_ring(str(made.path))
+    ring = Ring(shm / "test.ring")
+    _core.open_ring(str(ring.path))
     hooks.install()
     try:
-        yield made
+        yield ring
     finally:
         hooks.uninstall()
         _core.close_ring()

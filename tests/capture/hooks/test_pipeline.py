@@ -98,12 +98,12 @@ def train(tmp_path: Path) -> Path:
 def bubbles_by_hand(tmp_path: Path) -> list[float]:
     """Return the bubble of each step as the ranks' own timers have it."""
     rows = [row for n in range(RANKS) for row in json.loads((tmp_path / f"{n}.json").read_text())]
-    made = []
+    bubbles = []
     for step in range(1 + EVEN + SLOW):
         mine = [(begin, end) for number, begin, end in rows if number == step]
         window = max(end for _, end in mine) - min(begin for begin, _ in mine)
-        made.append(1 - sum(end - begin for begin, end in mine) / (RANKS * window))
-    return made
+        bubbles.append(1 - sum(end - begin for begin, end in mine) / (RANKS * window))
+    return bubbles
 
 
 def test_four_ranks_with_torchs_1f1b(shm: Path, tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def backward_step(input_tensor, output_tensor, output_tensor_grad, model_type, c
     raise ValueError("as the job's own")
 
 def forward_backward_pipelining_with_interleaving():
-    made = {
+    outputs = {
         (chunk, n): forward_step(None, None, None, 2, current_microbatch=n, vp_stage=chunk)[0]
         for chunk in (0, 1)
         for n in (0, 1)
@@ -227,7 +227,7 @@ def forward_backward_pipelining_with_interleaving():
     for chunk in (1, 0):
         for n in (0, 1):
             try:
-                backward_step(None, made[chunk, n], None, None, None)
+                backward_step(None, outputs[chunk, n], None, None, None)
             except ValueError:
                 pass
 """,

@@ -31,9 +31,9 @@ def trace_file(folder: Path, milliseconds: int = 7) -> files.TraceFile:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "node#5"
-    made.mkdir()
-    return made
+    folder = tmp_path / "node#5"
+    folder.mkdir()
+    return folder
 
 
 def event(category: str, name: str, filler: int = 0) -> str:

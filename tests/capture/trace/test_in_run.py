@@ -35,18 +35,18 @@ def put(folder: Path, milliseconds: int, begin: float = 1000) -> Path:
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """Ranks 0 to 2 of one node with steps and kernels; 0 and 1 have traces, 0 two of them."""
-    made = runs.write_run(tmp_path / "run")
-    runs.write_node(made, "host")
+    run = runs.write_run(tmp_path / "run")
+    runs.write_node(run, "host")
     for rank in range(3):
-        folder = runs.write_process(made, rank, "host")
+        folder = runs.write_process(run, rank, "host")
         steps = [runs.span(10 * n, 9, "step", "step", step=n) for n in range(5)]
         kernels = [runs.activity(n, 0.5, "gemm") for n in range(40)]
         runs.write_closed(folder, schema.SPANS, steps)
         runs.write_closed(folder, schema.KERNELS, kernels)
-    put(made / "host#0", 9, begin=9000)
-    put(made / "host#0", 10, begin=12000)
-    put(made / "host#1", 9, begin=9500)
-    return made
+    put(run / "host#0", 9, begin=9000)
+    put(run / "host#0", 10, begin=12000)
+    put(run / "host#1", 9, begin=9500)
+    return run
 
 
 def whose(frame: pl.DataFrame) -> list[tuple[object, ...]]:
@@ -61,9 +61,9 @@ def test_what_only_a_trace_has_is_answered_by_the_runs_ranks(run: Path) -> None:
     analyzer = Analyzer(run)
     alone = Analyzer(run / "host#1")
     for view in ("operators", "launches", "queue_length", "op_statistics", "recommendations"):
-        made, expected = getattr(analyzer, view)(), getattr(alone, view)()
-        assert whose(made) == WHOSE
-        mine = made.filter(pl.col("rank") == 1).drop("node", "rank", "pid")
+        result, expected = getattr(analyzer, view)(), getattr(alone, view)()
+        assert whose(result) == WHOSE
+        mine = result.filter(pl.col("rank") == 1).drop("node", "rank", "pid")
         assert mine.equals(expected.drop("node", "rank", "pid"))
     assert set(analyzer.critical_path()) == {"rank 0, span 1", "rank 0, span 2", "rank 1"}
     assert whose(analyzer.operators(1)) == WHOSE[2:]
@@ -74,14 +74,14 @@ def test_what_haiprof_recorded_is_answered_as_without_traces(run: Path) -> None:
     views = ("steps", "phases", "kernels", "kernel_totals", "temporal", "overlap", "kernel_kinds")
     with_traces = Analyzer(run)
     assert with_traces.operators().height > 0
-    made = {view: getattr(with_traces, view)() for view in views}
+    frames = {view: getattr(with_traces, view)() for view in views}
     overview = with_traces.overview()
     for file in run.rglob("*.gz"):
         file.unlink()
     without = Analyzer(run)
     assert without.deep is None
     assert without.operators().height == 0
-    for view, frame in made.items():
+    for view, frame in frames.items():
         assert frame.equals(getattr(without, view)()), view
     for mine, theirs in zip(overview, without.overview(), strict=True):
         assert mine.equals(theirs)
@@ -112,9 +112,9 @@ def test_they_are_read_once_when_a_view_of_them_is_asked_for(run: Path) -> None:
     analyzer.headline()
     assert not place.exists()
     before = analyzer.operators()
-    made = (place / schema.RUN_FILE).stat().st_ino
+    inode = (place / schema.RUN_FILE).stat().st_ino
     assert Analyzer(run).operators().equals(before)
-    assert (place / schema.RUN_FILE).stat().st_ino == made
+    assert (place / schema.RUN_FILE).stat().st_ino == inode
     assert open_run(run).processes == analyzer.run.processes
 
 

@@ -27,8 +27,8 @@ def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]
     if getattr(request, "param", "") == "two runs":
         program = program.replace('run="r"', 'run="rs"[int(os.environ["RANK"])]')
     (tmp_path / "train.py").write_text(program)
-    with emulated(tmp_path, "train.py", "logs") as made:
-        yield made
+    with emulated(tmp_path, "train.py", "logs") as cluster:
+        yield cluster
 
 
 def listed(*words: str) -> list[dict[str, Any]]:

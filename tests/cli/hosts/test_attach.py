@@ -27,8 +27,8 @@ def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]
     script = tmp_path / f"train_{time.monotonic_ns()}.py"
     script.write_text(textwrap.dedent(TRAINS.format(before="", each="")))
     own_disks = getattr(request, "param", "") != "shared"
-    with emulated(tmp_path, script.name, own_disks=own_disks) as made:
-        yield made
+    with emulated(tmp_path, script.name, own_disks=own_disks) as cluster:
+        yield cluster
 
 
 def test_hosts_with_disks_of_their_own_say_how_the_run_is_brought_together(

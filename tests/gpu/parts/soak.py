@@ -133,10 +133,10 @@ def on_disk(part: Part, folder: Path, counts: dict[str, int]) -> None:
             reader = pa.ipc.open_file(source)
             count += sum(reader.get_batch(n).num_rows for n in range(reader.num_record_batches))
     losses = recorded.events(folder, "lost")
-    made = counts["kernels"] + counts["others"]
-    part.row("records that are on disk", 100 * count / max(made, 1), "%",
+    total = counts["kernels"] + counts["others"]
+    part.row("records that are on disk", 100 * count / max(total, 1), "%",
              note="at this rate the ring may be overwritten before it is read")  # fmt: skip
-    missing = made - count - overwritten(losses)
+    missing = total - count - overwritten(losses)
     part.row("records that are neither on disk nor counted as lost", missing, "records",
              target="<= 0", met=missing <= 0)  # fmt: skip
     part.row("size on disk of a record", size / max(count, 1), "bytes", target="<= 10",

@@ -280,11 +280,11 @@ def test_totals_are_msprof_s(levels: Path, both: dict[str, tuple[Analyzer, Proce
     for view in csv.VIEWS.values():
         view(run)
     (row,) = rows(output(levels / "level1") / "step_trace_time.csv")
-    (made,) = run.step_trace().to_dicts()
+    (step,) = run.step_trace().to_dicts()
     for ours, theirs in (("computing", "Computing"), ("communication", "Communication"),
                          ("overlapped", "Overlapped")):  # fmt: skip
         # As in the text: sums of intervals that are each rounded to a ns.
-        assert made[ours] == pytest.approx(float(row[theirs]) * 1000, abs=200)
+        assert step[ours] == pytest.approx(float(row[theirs]) * 1000, abs=200)
 
 
 def test_a_database_in_the_folder_of_its_process(

@@ -104,10 +104,10 @@ def test_kernels_of_all_slices_and_devices(folder: Path) -> None:
 
 def test_iterations_are_steps(folder: Path) -> None:
     run, _ = process(folder)
-    made = run.step_trace()
-    assert made["step"].to_list() == [1, 2]
-    assert made["start"].to_list() == [ns(50), ns(250)]
-    assert made["communication"].to_list() == [40_000, 0]
+    steps = run.step_trace()
+    assert steps["step"].to_list() == [1, 2]
+    assert steps["start"].to_list() == [ns(50), ns(250)]
+    assert steps["communication"].to_list() == [40_000, 0]
 
 
 def test_every_view_answers_and_statistics_are_by_type(folder: Path) -> None:

@@ -37,12 +37,12 @@ def table(of: Process, name: str) -> pl.DataFrame:
 
 @pytest.fixture(scope="module")
 def imported(levels: Path) -> dict[tuple[str, int], tuple[Analyzer, Process, Path]]:
-    made = {}
+    by_level = {}
     for level in LEVELS:
         run = Analyzer(levels / level)
         for of in run.run.processes:
-            made[level, of.rank or 0] = (run, of, output(levels / level, of.rank or 0))
-    return made
+            by_level[level, of.rank or 0] = (run, of, output(levels / level, of.rank or 0))
+    return by_level
 
 
 each = pytest.mark.parametrize(("level", "rank"), [(lv, rank) for lv in LEVELS for rank in RANKS])
@@ -73,7 +73,7 @@ def test_every_kernel_of_the_tool_s_table_is_there(imported: Any, level: str, ra
 @each
 def test_copies_and_waits_are_those_of_the_timeline(imported: Any, level: str, rank: int) -> None:
     _, of, files = imported[level, rank]
-    made = table(of, "kernels").with_columns(pl.col("kind", "name").cast(pl.String))
+    kernels = table(of, "kernels").with_columns(pl.col("kind", "name").cast(pl.String))
     events = Events(files / "trace_view.json")
     ran = {(ns(r["Start Time(us)"]), r["Name"]) for r in rows(files / "kernel_details.csv")}
     shared = {e["args"]["connection_id"] for e in events.layer("HCCL")
@@ -85,11 +85,11 @@ def test_copies_and_waits_are_those_of_the_timeline(imported: Any, level: str, r
         # The tasks of a collective are part of it.
         and event["args"]["connection_id"] not in shared
     ]
-    found = made.filter(pl.col("kind") != "kernel").select("start", "duration", "name", "stream")
+    found = kernels.filter(pl.col("kind") != "kernel").select("start", "duration", "name", "stream")
     assert Counter(found.iter_rows()) == Counter(
         (ns(e["ts"]), ns(e["dur"]), e["name"], e["tid"]) for e in others
     )
-    kinds = {name: kind for name, kind in made.select("name", "kind").iter_rows()}
+    kinds = {name: kind for name, kind in kernels.select("name", "kind").iter_rows()}
     assert {kinds[name] for name in ("EVENT_WAIT", "EVENT_RECORD")} == {"sync"}
     assert kinds["MEMCPY_ASYNC"] == "memcpy"
 
@@ -97,7 +97,7 @@ def test_copies_and_waits_are_those_of_the_timeline(imported: Any, level: str, r
 @each
 def test_every_event_of_the_host_is_there(imported: Any, level: str, rank: int) -> None:
     _, of, files = imported[level, rank]
-    made = table(of, "spans").with_columns(
+    spans = table(of, "spans").with_columns(
         pl.col("category", "name", "shapes", "types", "stack").cast(pl.String)
     )
     events = Events(files / "trace_view.json")
@@ -111,11 +111,11 @@ def test_every_event_of_the_host_is_there(imported: Any, level: str, rank: int) 
     for e in events.layer("CANN"):
         expected["runtime", e["name"], ns(e["ts"]), ns(e["dur"]), e["tid"]] += 1
     columns = ("category", "name", "start", "duration", "thread")
-    assert Counter(made.select(columns).iter_rows()) == expected
-    assert made.filter(pl.col("category") == "step")["step"].to_list() == [50]
+    assert Counter(spans.select(columns).iter_rows()) == expected
+    assert spans.filter(pl.col("category") == "step")["step"].to_list() == [50]
 
     arguments = {(ns(e["ts"]), e["name"], e["tid"]): e["args"] for e in events.of("cpu_op")}
-    for row in made.filter(pl.col("category") == "op").iter_rows(named=True):
+    for row in spans.filter(pl.col("category") == "op").iter_rows(named=True):
         args = arguments[row["start"], row["name"], row["thread"]]
         dims = [
             [int(n) for n in each.split(",") if n]
@@ -160,7 +160,7 @@ def test_each_kernel_was_launched_by_the_operator_that_the_arrow_comes_from(
 @each
 def test_blocks_of_memory(imported: Any, level: str, rank: int) -> None:
     _, of, files = imported[level, rank]
-    made = table(of, "allocations")
+    allocations = table(of, "allocations")
     expected: Counter[Any] = Counter()
     for row in rows(files / "operator_memory.csv"):
         size = round(float(row["Size(KB)"]) * 1024)
@@ -173,30 +173,30 @@ def test_blocks_of_memory(imported: Any, level: str, rank: int) -> None:
                 after, reserved = (round(float(row[c]) * 2**20) for c in (total, reserved_column))
                 expected[ns(row[time]), sign * abs(size), after, reserved, rank] += 1
     columns = ("time", "bytes", "total_allocated", "total_reserved", "device")
-    assert Counter(made.select(columns).iter_rows()) == expected
-    assert made["kind"].cast(pl.String).unique().to_list() == ["npu"]
-    by_block = made.group_by("address").agg(pl.col("bytes").sum(), pl.len())
+    assert Counter(allocations.select(columns).iter_rows()) == expected
+    assert allocations["kind"].cast(pl.String).unique().to_list() == ["npu"]
+    by_block = allocations.group_by("address").agg(pl.col("bytes").sum(), pl.len())
     assert by_block.filter(pl.col("len") == 2)["bytes"].unique().to_list() == [0]
     # Those that an operator of the framework asked for have its thread; GE's own have none.
-    assert made.filter(pl.col("bytes") > 0)["thread"].null_count() < made.height / 4
+    assert allocations.filter(pl.col("bytes") > 0)["thread"].null_count() < allocations.height / 4
 
 
 @each
 def test_collectives(imported: Any, level: str, rank: int) -> None:
     _, of, files = imported[level, rank]
-    made = table(of, "collectives").filter(pl.col("side") == "device")
+    on_device = table(of, "collectives").filter(pl.col("side") == "device")
     events = {
         e["name"]: e["args"]
         for e in Events(files / "trace_view.json").layer("HCCL")
         if e["name"].startswith("hcom_")
     }
-    assert made["op"].cast(pl.String).to_list() == ["all_reduce"] * 4
-    assert made["elements_in"].to_list() == [args["count"] for args in events.values()]
-    assert made["bytes"].to_list() == [args["count"] * 4 for args in events.values()]
-    assert made["type"].cast(pl.String).unique().to_list() == ["Float"]
+    assert on_device["op"].cast(pl.String).to_list() == ["all_reduce"] * 4
+    assert on_device["elements_in"].to_list() == [args["count"] for args in events.values()]
+    assert on_device["bytes"].to_list() == [args["count"] * 4 for args in events.values()]
+    assert on_device["type"].cast(pl.String).unique().to_list() == ["Float"]
     host = table(of, "collectives").filter(pl.col("side") == "host")
     assert host["op"].cast(pl.String).to_list() == ["allreduce_"] * 4
-    attributes = [json.loads(text) for text in made["attributes"].cast(pl.String)]
+    attributes = [json.loads(text) for text in on_device["attributes"].cast(pl.String)]
     assert {each["algorithm"] for each in attributes} == {"MESH-RING"}
     if level == "level0":
         assert of.trace is not None
@@ -213,7 +213,7 @@ def test_collectives(imported: Any, level: str, rank: int) -> None:
         link_of = of_file["Communication Bandwidth Info"]["HCCS"]
         assert row["links"]["HCCS"]["bytes"] == round(link_of["Transit Size(MB)"] * 1e6)
         assert row["links"]["HCCS"]["bandwidth_gb_s"] == link_of["Bandwidth(GB/s)"]
-        assert set(made["group"].cast(pl.String)) == {key.partition("@")[2]}
+        assert set(on_device["group"].cast(pl.String)) == {key.partition("@")[2]}
 
 
 @each

@@ -28,29 +28,29 @@ both = pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("rank", [0, 1])
 def test_step_trace(levels: Path, runs: dict[str, Analyzer], level: str, rank: int) -> None:
     (row,) = rows(output(levels / level, rank) / "step_trace_time.csv")
-    (made,) = runs[level].step_trace(rank).to_dicts()
+    (step,) = runs[level].step_trace(rank).to_dicts()
     msprof = {key: float(value) * 1000 for key, value in row.items() if key != "Step"}
-    assert made["step"] == int(row["Step"]) == 50
+    assert step["step"] == int(row["Step"]) == 50
     # The tool sums up intervals that are each rounded to a ns: one for each of some 190 kernels.
     close = {"abs": 200}
-    assert made["computing"] == pytest.approx(msprof["Computing"], **close)
-    assert made["communication"] == pytest.approx(msprof["Communication"], **close)
-    assert made["overlapped"] == pytest.approx(msprof["Overlapped"], **close)
-    assert made["exposed"] == pytest.approx(msprof["Communication(Not Overlapped)"], **close)
-    free = made["stage"] + made["bubble"] - made["computing"] - made["exposed"]
+    assert step["computing"] == pytest.approx(msprof["Computing"], **close)
+    assert step["communication"] == pytest.approx(msprof["Communication"], **close)
+    assert step["overlapped"] == pytest.approx(msprof["Overlapped"], **close)
+    assert step["exposed"] == pytest.approx(msprof["Communication(Not Overlapped)"], **close)
+    free = step["stage"] + step["bubble"] - step["computing"] - step["exposed"]
     assert free == pytest.approx(msprof["Free"], **close)
-    assert made["bubble"] == msprof["Bubble"] == 0
+    assert step["bubble"] == msprof["Bubble"] == 0
     # Computed with double-precision microseconds since the epoch, which are 250 ns apart.
-    assert made["stage"] == pytest.approx(msprof["Stage"], abs=500)
-    prepared = made["forward_start"] - made["start"]
+    assert step["stage"] == pytest.approx(msprof["Stage"], abs=500)
+    prepared = step["forward_start"] - step["start"]
     assert prepared == pytest.approx(msprof["Preparing"], abs=500)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_op_statistics(levels: Path, runs: dict[str, Analyzer], rank: int) -> None:
-    made = runs["level1"].op_statistics(rank).with_columns(pl.col("op", "unit").cast(pl.String))
+    result = runs["level1"].op_statistics(rank).with_columns(pl.col("op", "unit").cast(pl.String))
     statistics = rows(output(levels / "level1", rank) / "op_statistic.csv")
-    computing = made.filter(
+    computing = result.filter(
         pl.struct("op", "unit").is_in(
             [{"op": row["OP Type"], "unit": row["Core Type"]} for row in statistics]
         )
@@ -70,7 +70,7 @@ def test_op_statistics(levels: Path, runs: dict[str, Analyzer], rank: int) -> No
         # Per cent to three decimals.
         assert mine["total"] / whole == pytest.approx(float(row["Ratio(%)"]) / 100, abs=6e-6)
     # The rest is what msprof's table leaves out.
-    others = made.join(computing, ["op", "unit"], how="anti")
+    others = result.join(computing, ["op", "unit"], how="anti")
     assert set(others["unit"]) == {"HCCL", "memcpy"}
 
 
@@ -78,36 +78,36 @@ def test_op_statistics(levels: Path, runs: dict[str, Analyzer], rank: int) -> No
 def test_units_of_level_0_are_tasks_and_its_operators_those_of_the_framework(
     runs: dict[str, Analyzer], level: str
 ) -> None:
-    made = runs[level].op_statistics(0).with_columns(pl.col("op", "unit").cast(pl.String))
+    result = runs[level].op_statistics(0).with_columns(pl.col("op", "unit").cast(pl.String))
     units = {"AI_CORE", "MIX_AIV", "DSA_SQE", "HCCL", "memcpy"}
-    assert set(made["unit"]) == units | ({"AI_VECTOR_CORE"} if level == "level1" else set())
+    assert set(result["unit"]) == units | ({"AI_VECTOR_CORE"} if level == "level1" else set())
     # A convolution's kernels, and those that change the format for it, are one operator's there.
-    convolution = made.filter(pl.col("op") == "Conv2D")["count"].sum()
+    convolution = result.filter(pl.col("op") == "Conv2D")["count"].sum()
     assert convolution == {"level0": 20, "level1": 5}[level]
 
 
 @both
 @pytest.mark.parametrize("rank", [0, 1])
 def test_kernel_table(levels: Path, runs: dict[str, Analyzer], level: str, rank: int) -> None:
-    made = runs[level].kernels(rank, by="name").with_columns(pl.col("name").cast(pl.String))
+    kernels = runs[level].kernels(rank, by="name").with_columns(pl.col("name").cast(pl.String))
     expected: dict[str, tuple[int, int]] = {}
     for row in rows(output(levels / level, rank) / "kernel_details.csv"):
         calls, total = expected.get(row["Name"], (0, 0))
         expected[row["Name"]] = (calls + 1, total + round(float(row["Duration(us)"]) * 1000))
     assert {name: (calls, total) for name, calls, total in
-            made.select("name", "calls", "total").iter_rows()} == expected  # fmt: skip
-    communication = made.filter("communication")
+            kernels.select("name", "calls", "total").iter_rows()} == expected  # fmt: skip
+    communication = kernels.filter("communication")
     assert communication["name"].str.starts_with("hcom_allReduce").all()
     assert communication.height == 4
 
 
 def test_communication(levels: Path, runs: dict[str, Analyzer]) -> None:
-    made = runs["level1"].distributed()
+    result = runs["level1"].distributed()
     for rank in (0, 1):
         file = output(levels / "level1", rank) / "communication.json"
         collectives: dict[str, Any] = json.loads(file.read_text())["step50"]["collective"]
         total = collectives["Total Op Info"]["Communication Time Info"]["Elapse Time(ms)"] * 1e6
-        mine = made.collectives.filter(pl.col("rank") == rank)
+        mine = result.collectives.filter(pl.col("rank") == rank)
         # Of four communications the table of kernels prints each to a ns.
         assert mine["total"].sum() == pytest.approx(total, abs=4)
         assert mine["calls"].sum() == 4

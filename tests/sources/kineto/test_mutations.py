@@ -67,9 +67,9 @@ class Opener:
 @pytest.fixture(scope="module")
 def opener() -> Iterator[Opener]:
     need(TRACES)
-    made = Opener()
-    yield made
-    made.end()
+    opener = Opener()
+    yield opener
+    opener.end()
 
 
 @pytest.mark.parametrize("name", mutations.NAMES)

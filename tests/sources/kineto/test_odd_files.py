@@ -25,8 +25,8 @@ ODD: list[Any] = [
 
 def mutated(document: dict[str, Any], chance: random.Random) -> dict[str, Any]:
     """The document with a few odd values, members left out, and events swapped or doubled."""
-    made: dict[str, Any] = json.loads(json.dumps(document))
-    events = made["traceEvents"]
+    mutant: dict[str, Any] = json.loads(json.dumps(document))
+    events = mutant["traceEvents"]
     for _ in range(chance.randrange(1, 30)):
         event = chance.choice(events)
         where = event
@@ -41,10 +41,10 @@ def mutated(document: dict[str, Any], chance: random.Random) -> dict[str, Any]:
     if chance.random() < 0.3:
         events.insert(chance.randrange(len(events)), chance.choice(ODD))
     if chance.random() < 0.3:
-        made[chance.choice(list(made))] = chance.choice(ODD)
+        mutant[chance.choice(list(mutant))] = chance.choice(ODD)
     if chance.random() < 0.2:
-        made["baseTimeNanoseconds"] = chance.choice(ODD)
-    return made
+        mutant["baseTimeNanoseconds"] = chance.choice(ODD)
+    return mutant
 
 
 def open_or_line(file: Path) -> Opened | str:

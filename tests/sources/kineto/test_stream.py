@@ -36,8 +36,8 @@ def _arrow(codec: str, data: bytes) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.CompressedOutputStream(sink, codec) as out:
         out.write(data)
-    made: bytes = sink.getvalue().to_pybytes()
-    return made
+    result: bytes = sink.getvalue().to_pybytes()
+    return result
 
 
 def read(file: Path) -> tuple[bytes, str | None]:

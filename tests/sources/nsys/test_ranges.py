@@ -52,10 +52,10 @@ def test_ranges_of_torch(
     export.range(text, 5, 25)
     spans = table(Analyzer(export.done()), schema.SPANS)
     wanted = ("category", "name", "sequence", "external", "shapes", "start", "duration")
-    made = spans.select(wanted).cast(
+    ranges = spans.select(wanted).cast(
         {"category": pl.String, "name": pl.String, "shapes": pl.String}
     )
-    assert made.rows() == [(category, name, sequence, external, shapes, START_NS + 5, 20)]
+    assert ranges.rows() == [(category, name, sequence, external, shapes, START_NS + 5, 20)]
 
 
 def test_a_text_may_stand_elsewhere_and_a_range_in_a_domain(tmp_path: Path) -> None:

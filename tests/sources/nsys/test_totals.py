@@ -41,10 +41,10 @@ def of_frame(frame: pl.DataFrame, *by: str, bytes: bool = False) -> Totals:
 
 
 def of_rows(rows: list[tuple[Any, ...]], keys: int) -> Totals:
-    made: dict[tuple[Any, ...], Counter[int]] = defaultdict(Counter)
+    totals: dict[tuple[Any, ...], Counter[int]] = defaultdict(Counter)
     for row in rows:
-        made[row[:keys]].update(dict(enumerate(row[keys:])))
-    return {key: tuple(counts[i] for i in sorted(counts)) for key, counts in made.items()}
+        totals[row[:keys]].update(dict(enumerate(row[keys:])))
+    return {key: tuple(counts[i] for i in sorted(counts)) for key, counts in totals.items()}
 
 
 @pytest.fixture(scope="module", params=nsys_exports.REAL)

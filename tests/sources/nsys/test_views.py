@@ -42,8 +42,8 @@ def test_a_run_is_compared_with_another(tmp_path: Path) -> None:
         for rank in range(2):
             nsys_exports.small(tmp_path / name / f"rank{rank}.sqlite", slower=slower)
     before, after = (Analyzer(tmp_path / name) for name in "ab")
-    made = before.differences(after, of="kernels")
-    assert made["rank"].to_list() == [0, 1]
+    frame = before.differences(after, of="kernels")
+    assert frame["rank"].to_list() == [0, 1]
     done = haiprof("compare", tmp_path / "a", tmp_path / "b")
     assert (done.returncode, done.stderr) == (0, "")
 

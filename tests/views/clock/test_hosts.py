@@ -108,7 +108,7 @@ def meeting(host: str, begun: Times, ended: Times, first: int = 0) -> pl.DataFra
 
 def a_job(random: np.random.Generator, *, set_: bool) -> Job:
     hosts = int(random.choice([2, 3, 5]))
-    made = Job(
+    job = Job(
         random,
         hosts=hosts,
         collectives=int(random.choice([1, 2, 3, 5, 10, 30, 200, 1000][4 * set_ :])),
@@ -119,9 +119,9 @@ def a_job(random: np.random.Generator, *, set_: bool) -> Job:
         last=int(random.integers(hosts)) if random.random() < 0.3 else None,
     )
     if set_:
-        made.set_at = made.span * random.uniform(0.3, 0.8)
-        made.set_by = float(random.choice([-1, 1])) * 10 ** random.uniform(4.5, 7.7)
-    return made
+        job.set_at = job.span * random.uniform(0.3, 0.8)
+        job.set_by = float(random.choice([-1, 1])) * 10 ** random.uniform(4.5, 7.7)
+    return job
 
 
 @pytest.mark.parametrize("set_", [False, True], ids=["even", "set"])

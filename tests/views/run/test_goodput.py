@@ -215,7 +215,7 @@ _ANY_LIFE = st.tuples(
 @given(st.lists(st.lists(_ANY_LIFE, min_size=1, max_size=3), min_size=1, max_size=3))
 def test_parts_always_sum_to_the_wall_clock_time(ranks: list[list[Any]]) -> None:
     category = {"step": "step", "dataloader": "phase", "eval": "phase"}
-    made = []
+    by_rank = []
     for its in ranks:
         lives = []
         for begin, length, rows, (loses, died), kept in sorted(its, key=lambda one: one[0]):
@@ -234,10 +234,10 @@ def test_parts_always_sum_to_the_wall_clock_time(ranks: list[list[Any]]) -> None
             own = views.pieces(spans, one)
             assert sum(views.totals(own).values()) == length
             lives.append((one, own))
-        made.append(lives)
-    begin = min(one.begin for its in made for one, _ in its)
-    end = max(one.end for its in made for one, _ in its)
-    lines = [views.attempts(its, begin, end) for its in made]
+        by_rank.append(lives)
+    begin = min(one.begin for its in by_rank for one, _ in its)
+    end = max(one.end for its in by_rank for one, _ in its)
+    lines = [views.attempts(its, begin, end) for its in by_rank]
     for line in lines:
         assert np.all(np.diff(line.start) > 0)
         assert sum(views.totals(line).values()) == end - begin

@@ -104,11 +104,11 @@ def test_energy_is_power_over_the_time_in_which_it_was_sampled(tmp_path: Path) -
 def test_containers_of_one_node_do_not_count_its_power_twice(tmp_path: Path) -> None:
     run = runs.write_run(tmp_path / "r")
     for folder in ("n0", "n0.2", "n1"):
-        made = runs.write_node(run, folder)
-        document = json.loads((made / schema.PROCESS_FILE).read_text("utf-8"))
-        runs.write_json(made / schema.PROCESS_FILE, {**document, "node": folder.partition(".")[0]})
+        node = runs.write_node(run, folder)
+        document = json.loads((node / schema.PROCESS_FILE).read_text("utf-8"))
+        runs.write_json(node / schema.PROCESS_FILE, {**document, "node": folder.partition(".")[0]})
         rows = runs.steady(SECONDS, {("node.power.watts", None): 700.0})
-        runs.write_closed(made, schema.SAMPLES, rows[:5] if folder == "n0.2" else rows)
+        runs.write_closed(node, schema.SAMPLES, rows[:5] if folder == "n0.2" else rows)
     _, nodes = Analyzer(run).summaries()
     assert hardware_findings.power(nodes) == [
         "The nodes drew 1400 W on average, 14 kJ in the run (node.power.watts)"
@@ -333,9 +333,9 @@ def ranks_of_one_node(
         for n in (0, 1):
             values[hardware.THREADS, f"node{n}"] = ran[n]
             values[hardware.MEMORY, f"node{n}"] = lies[n] * 2**30
-        made = runs.write_process(run, rank)
-        runs.write_closed(made, schema.SPANS, runs.loop(50))
-        runs.write_closed(made, schema.SAMPLES, runs.steady(SECONDS, values))
+        rank_folder = runs.write_process(run, rank)
+        runs.write_closed(rank_folder, schema.SPANS, runs.loop(50))
+        runs.write_closed(rank_folder, schema.SAMPLES, runs.steady(SECONDS, values))
     node: Values = {(hardware.TRAFFIC, None): 100e9, (hardware.REMOTE, None): 50e9}
     runs.write_closed(runs.write_node(run), schema.SAMPLES, runs.steady(SECONDS, node))
     return Analyzer(run).summaries()

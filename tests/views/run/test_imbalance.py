@@ -59,16 +59,16 @@ def job(
 
 
 def together(parts: pl.DataFrame) -> RankParts:
-    made = RankParts()
+    rank_parts = RankParts()
     for (rank,), frame in parts.partition_by("rank", as_dict=True).items():
-        made.add(str(rank), frame)
-    return made
+        rank_parts.add(str(rank), frame)
+    return rank_parts
 
 
 def found(parts: pl.DataFrame) -> list[dict[str, Any]]:
-    made = together(parts)
-    made.leave_waiting_out()
-    return imbalance(made).to_dicts()
+    rank_parts = together(parts)
+    rank_parts.leave_waiting_out()
+    return imbalance(rank_parts).to_dicts()
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 16])

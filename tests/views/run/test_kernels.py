@@ -16,8 +16,8 @@ from haiprof.views.run import recorded as recorded_views
 
 
 def attributed(activity: list[runs.Row], device: list[runs.Row]) -> list[tuple[object, object]]:
-    made = kernel_views.described(kernels(activity), phases(device))
-    return [(step, phase) for step, phase in made.select("step", "phase").iter_rows()]
+    frame = kernel_views.described(kernels(activity), phases(device))
+    return [(step, phase) for step, phase in frame.select("step", "phase").iter_rows()]
 
 
 def test_an_activity_belongs_to_the_device_phase_in_which_it_starts() -> None:

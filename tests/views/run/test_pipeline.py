@@ -146,12 +146,12 @@ def test_the_slow_stage_is_critical_and_waited_for(slow: int) -> None:
 def test_two_pipelines_side_by_side_wait_for_their_own() -> None:
     rows = []
     for line in (0, 1):
-        made = laid_out(
+        jobs = laid_out(
             [one_f_one_b(rank, 2, 4) for rank in range(2)],
             lambda kind, rank, line=line: even(kind, rank) * (3 if (line, rank) == (1, 1) else 1),
         )
         rows += [
-            {**row, "rank": row["rank"] * 2 + line, "pid": row["pid"] + 10 * line} for row in made
+            {**row, "rank": row["rank"] * 2 + line, "pid": row["pid"] + 10 * line} for row in jobs
         ]
     found = view.pipeline(frame(rows))
     (step,) = found.steps.to_dicts()

@@ -23,8 +23,8 @@ def rank_parts(**ranks: list[Row]) -> RankParts:
 
 
 def durations(parts: RankParts) -> list[list[list[float]]]:
-    made: list[list[list[float]]] = parts.durations(1).tolist()
-    return made
+    values: list[list[list[float]]] = parts.durations(1).tolist()
+    return values
 
 
 def test_only_steps_and_parts_that_are_known_are_held() -> None:

@@ -40,7 +40,7 @@ def check(columns: list[npt.NDArray[Any]], values: npt.NDArray[Any]) -> None:
     of = [[int(values[row]) for row in rows] for rows in wanted.values()]
     assert groups.total(values).tolist() == [sum(each) for each in of]
     chosen = np.arange(len(groups), dtype=np.uint32)[1::2].copy()
-    sums = [made.tolist() for made in groups.sum_up(values, chosen)]
+    sums = [array.tolist() for array in groups.sum_up(values, chosen)]
     assert sums == [[how(each) for each in of[1::2]] for how in (len, sum, min, max)]
 
 
@@ -69,8 +69,8 @@ def test_many_rows_on_several_processors(distinct: int) -> None:
     chosen = random.permutation(len(groups)).astype(np.uint32)
     count, *sums = groups.sum_up(values, chosen)
     assert np.array_equal(count, np.diff(groups.first)[chosen])
-    for made, by in zip(sums, (np.add, np.minimum, np.maximum), strict=True):
-        assert np.array_equal(made, by.reduceat(values[order], begins)[chosen])
+    for column, by in zip(sums, (np.add, np.minimum, np.maximum), strict=True):
+        assert np.array_equal(column, by.reduceat(values[order], begins)[chosen])
 
 
 def test_codes_are_grouped_by_the_keys_that_they_stand_for() -> None:
@@ -127,8 +127,8 @@ spans = st.lists(
 @given(spans)
 def test_intervals_of_each_set_are_united(rows: list[tuple[int, int, int]]) -> None:
     start, length, which = np.array(rows, np.int64).reshape(-1, 3).T
-    made = _core.unite(start.copy(), start + length, which.astype(np.uint8), 3)
-    for number, (begin, end) in enumerate(made):
+    sets = _core.unite(start.copy(), start + length, which.astype(np.uint8), 3)
+    for number, (begin, end) in enumerate(sets):
         painted = {
             instant
             for at, lasts, of in rows
@@ -141,7 +141,7 @@ def test_intervals_of_each_set_are_united(rows: list[tuple[int, int, int]]) -> N
         instants = np.array([150, 0, 400, 150, 77], np.int64)
         before = _core.covered_before([(begin, end)], instants)
         assert before.tolist() == [sum(each < at for each in painted) for at in instants.tolist()]
-        for other_begin, other_end in made:
+        for other_begin, other_end in sets:
             both = _core.unite_two(begin, end, other_begin, other_end)
             all_ = np.concatenate((begin, other_begin)), np.concatenate((end, other_end))
             again = _core.unite(*all_, np.zeros(len(all_[0]), np.uint8), 1)[0]

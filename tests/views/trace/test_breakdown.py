@@ -70,13 +70,13 @@ def test_a_role_that_fills_the_step_leaves_nothing_to_the_others() -> None:
 def test_a_timeline_has_bins_of_a_power_of_ten() -> None:
     us = 1000
     kernels = [kernel("k", 0, 150 * us), kernel("k", 2_000 * us, 2_345 * us)]
-    made = overview(link(table("spans", []), table("kernels", kernels)))
-    starts = made.timeline["start"].to_list()
+    result = overview(link(table("spans", []), table("kernels", kernels)))
+    starts = result.timeline["start"].to_list()
     assert starts == [100 * us * i for i in range(23)]
     # The last one takes what is left.
-    assert made.timeline["end"].to_list()[-1] == 2_345 * us
-    assert made.timeline["utilization"].to_list() == [1.0, 0.5, *[0.0] * 18, 1.0, 1.0, 1.0]
-    assert made.devices["utilization"].to_list() == [(150 + 345) / 2345]
+    assert result.timeline["end"].to_list()[-1] == 2_345 * us
+    assert result.timeline["utilization"].to_list() == [1.0, 0.5, *[0.0] * 18, 1.0, 1.0, 1.0]
+    assert result.devices["utilization"].to_list() == [(150 + 345) / 2345]
 
 
 def test_multiprocessors_are_full_at_most() -> None:

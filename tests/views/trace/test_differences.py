@@ -37,10 +37,10 @@ def counted(trace: Trace, of: Of) -> tuple[Counter[str], Counter[str]]:
 def test_every_run_differs_from_another_as_its_events_say(run: str, of: Of) -> None:
     other = "hta_trace_diff_test" if run == "hta_trace_diff_control" else "hta_cp_alexnet"
     before, after = load(files(run)[0]), load(files(other)[0])
-    made = differences(link(before.spans, before.kernels), link(after.spans, after.kernels), of)
+    frame = differences(link(before.spans, before.kernels), link(after.spans, after.kernels), of)
     (counts, totals), (counts_after, totals_after) = counted(before, of), counted(after, of)
-    assert set(made["name"]) == set(counts) | set(counts_after)
-    for row in made.iter_rows(named=True):
+    assert set(frame["name"]) == set(counts) | set(counts_after)
+    for row in frame.iter_rows(named=True):
         name = row["name"]
         assert (row["control_count"], row["test_count"]) == (counts[name], counts_after[name])
         assert (row["control_total"], row["test_total"]) == (totals[name], totals_after[name])
@@ -56,8 +56,8 @@ def test_a_change_is_called_by_its_name() -> None:
 
     before = link(trace("gone", "more", "fewer", "fewer", "same"), kernels_of([]))
     after = link(trace("more", "more", "fewer", "same", "new"), kernels_of([]))
-    made = differences(before, after)
-    assert all(name == change for name, change in made.select("name", "change").rows())
+    frame = differences(before, after)
+    assert all(name == change for name, change in frame.select("name", "change").rows())
     assert differences(before, after, "kernels").height == 0
 
 
@@ -69,6 +69,6 @@ def test_steps_can_be_chosen() -> None:
     ]  # fmt: skip
     spans += [{"name": "op", "start": at, "duration": 10} for at in (110, 210, 250, 310)]
     trace = link(spans_of(spans), kernels_of([]))
-    made = differences(trace, trace, control_steps=[1], test_steps=[2])
-    assert made.select("control_count", "test_count").rows() == [(1, 2)]
+    frame = differences(trace, trace, control_steps=[1], test_steps=[2])
+    assert frame.select("control_count", "test_count").rows() == [(1, 2)]
     assert differences(trace, trace)["control_count"].to_list() == [4]

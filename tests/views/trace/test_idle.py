@@ -87,8 +87,10 @@ def test_is_what_the_events_say(run: str) -> None:
             reached[stream] = max(reached.get(stream, 0), start + max(duration, 0))
         found = idle(worker.whole)
         assert found.height == len(CATEGORIES) * len(reached)
-        made = {(row["stream"], row["category"]): row["idle"] for row in found.rows(named=True)}
-        assert {key: time for key, time in made.items() if time} == wanted
+        durations = {
+            (row["stream"], row["category"]): row["idle"] for row in found.rows(named=True)
+        }
+        assert {key: time for key, time in durations.items() if time} == wanted
 
 
 piece = st.tuples(st.integers(0, 60), st.integers(0, 8), st.integers(0, 1), st.integers(0, 70))

@@ -63,9 +63,9 @@ def test_operators_curve_peak_and_blocks_are_the_plugins(run: str) -> None:
         check_blocks(theirs, memory.blocks(all_records), records)
 
 
-def check_operators(plugin_result: dict[str, Any], made: pl.DataFrame) -> None:
+def check_operators(plugin_result: dict[str, Any], operators: pl.DataFrame) -> None:
     ours: dict[str, dict[str, Any]] = defaultdict(dict)
-    for row in made.iter_rows(named=True):
+    for row in operators.iter_rows(named=True):
         ours[device(row)][row["operator"]] = [row["calls"], *(row[name] for name in COLUMNS)]
     theirs = {
         where: {row[0]: row[1:] for row in rows}
@@ -130,7 +130,7 @@ def records_of(rows: list[dict[str, Any]]) -> pl.DataFrame:
 def test_an_empty_trace_has_empty_views() -> None:
     none = memory.Records(traced(), records_of([]))
     peak = memory.peak(none)
-    for made in (
+    for view in (
         memory.curve(none),
         memory.curve(none, 100),
         memory.blocks(none),
@@ -138,7 +138,7 @@ def test_an_empty_trace_has_empty_views() -> None:
         peak.peaks,
         peak.holders,
     ):
-        assert made.height == 0
+        assert view.height == 0
 
 
 def test_hip_memory_is_memory() -> None:

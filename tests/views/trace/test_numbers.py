@@ -17,25 +17,25 @@ def close(value: Any) -> Any:
 
 
 def test_steps_and_what_they_are_spent_on(recorded: Recorded) -> None:
-    made = overview(recorded.linked).steps
+    steps = overview(recorded.linked).steps
     wanted = recorded.plain
     assert list(
-        zip(made["step"], made["start"], made["start"] + made["duration"], strict=True)
+        zip(steps["step"], steps["start"], steps["start"] + steps["duration"], strict=True)
     ) == (wanted.steps)
-    rows = [{part: row[part] for part in (*PARTS, "other")} for row in made.iter_rows(named=True)]
+    rows = [{part: row[part] for part in (*PARTS, "other")} for row in steps.iter_rows(named=True)]
     assert rows == wanted.breakdown()
-    assert (made.select((*PARTS, "other")).sum_horizontal() == made["duration"]).all()
+    assert (steps.select((*PARTS, "other")).sum_horizontal() == steps["duration"]).all()
 
 
 def test_how_busy_each_device_is(recorded: Recorded) -> None:
-    made = overview(recorded.linked)
+    result = overview(recorded.linked)
     wanted = recorded.plain
     numbers = {row["device"] for row in wanted.activities if row["kind"] == "kernel"} - {None}
-    assert set(made.devices["device"]) == numbers
-    for row in made.devices.iter_rows(named=True):
+    assert set(result.devices["device"]) == numbers
+    for row in result.devices.iter_rows(named=True):
         for name, value in wanted.device(row["device"]).items():
             assert row[name] == close(value), name
-    assert made.tensor_core == close(wanted.tensor_core())
+    assert result.tensor_core == close(wanted.tensor_core())
 
 
 def test_what_operators_cost(recorded: Recorded) -> None:

@@ -55,11 +55,11 @@ def as_doubles(trace: Trace, devices: bool = True) -> Unit:
     frames = {name: trace.table(name) for name in ("spans", "kernels", "device_spans")}
     latest = max((int(f["start"].max() or 0) for f in frames.values() if f.height), default=base)
     per_us = 2 ** max(0, 52 - math.floor(math.log2(max((latest - base) / 1000, 1))))
-    made = {}
+    doubles = {}
     for name, frame in frames.items():
         start = [(value - base) / 1000 for value in frame["start"].to_list()]
         end = [a + b / 1000 for a, b in zip(start, frame["duration"].to_list(), strict=True)]
-        made[name] = frame.with_columns(
+        doubles[name] = frame.with_columns(
             pl.Series("start", [int(a * per_us) for a in start], pl.Int64),
             pl.Series(
                 "duration",
@@ -67,8 +67,8 @@ def as_doubles(trace: Trace, devices: bool = True) -> Unit:
                 pl.Int64,
             ),
         )
-    activities = made["kernels"] if devices else made["kernels"].clear()
-    linked = link(made["spans"], activities, device_spans=made["device_spans"])
+    activities = doubles["kernels"] if devices else doubles["kernels"].clear()
+    linked = link(doubles["spans"], activities, device_spans=doubles["device_spans"])
     return Unit(linked, per_us)
 
 

@@ -110,8 +110,8 @@ def test_length_is_what_was_launched_and_has_not_begun(
         assert all(lengths[t] == length for t, length in by_time.items())
         waited[stream] = sum(length >= full for length in lengths.values())
     found = full_queue(linked, full=full)
-    made = dict(found.select("stream", "full").rows())
-    assert {s: t for s, t in made.items() if t} == {s: t for s, t in waited.items() if t}
+    times = dict(found.select("stream", "full").rows())
+    assert {s: t for s, t in times.items() if t} == {s: t for s, t in waited.items() if t}
 
 
 def test_a_graph_is_one_launch_that_waits_for_its_first_kernel() -> None:

@@ -70,10 +70,10 @@ def test_sequences_are_those_of_a_walk_through_the_calls(run: str) -> None:
     file = files(run)[0]
     trace = load(file)
     operator = OPERATORS.get(run, "")
-    made = sequences(link(trace.spans, trace.kernels), operator, 1)
+    frame = sequences(link(trace.spans, trace.kernels), operator, 1)
     walk = walked(trace, operator, 1)
     found = {
-        (row["operator"], *row["sequence"]): row["count"] for row in made.iter_rows(named=True)
+        (row["operator"], *row["sequence"]): row["count"] for row in frame.iter_rows(named=True)
     }
     assert found == dict(walk)
     # Not applicable where no call of an operator launches anything that the trace has.
@@ -113,8 +113,8 @@ def test_calls_within_a_matching_call_are_part_of_it() -> None:
         {"name": "a", "start": 450, "duration": 9, "correlation": 5},
     ]
     trace = link(spans_of(spans), kernels_of(kernels))
-    made = sequences(trace, "attention", 1)
-    assert made.rows() == [
+    frame = sequences(trace, "attention", 1)
+    assert frame.rows() == [
         ("attention", ["a", "b"], 2, 24, 200),
         ("attention", ["a"], 1, 9, 100),
     ]

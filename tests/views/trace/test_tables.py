@@ -57,9 +57,9 @@ def rows(frame: pl.DataFrame, key: str, *columns: str) -> dict[Any, tuple[Any, .
 
 
 def test_operators_by_name(trace: Linked) -> None:
-    made = operators(trace)
+    frame = operators(trace)
     columns = ("calls", "host_self", "host_total", "device_self", "device_total")
-    assert rows(made, "name", *columns) == {
+    assert rows(frame, "name", *columns) == {
         "aten::linear": (1, 20, 100, 0, 100),
         # The one that only calls itself is one call; calls of the runtime are not its own time.
         "aten::mm": (3, 70 + 40 + 70, 80 + 50 + 80, 250, 250),
@@ -67,13 +67,13 @@ def test_operators_by_name(trace: Linked) -> None:
         "aten::add_": (1, 60, 80, 70, 70),
     }
     columns = ("tensor_core_eligible", "tensor_core_self", "tensor_core_total_share")
-    assert rows(made, "name", *columns) == {
+    assert rows(frame, "name", *columns) == {
         "aten::linear": (True, 0, 1.0),
         "aten::mm": (True, 150, 0.6),
         "autograd::engine::evaluate_function: MmBackward0": (True, 0, 0.0),
         "aten::add_": (False, 0, 0.0),
     }
-    assert made["device_self"].is_sorted(descending=True)
+    assert frame["device_self"].is_sorted(descending=True)
 
 
 def test_operators_by_shapes_and_by_stack(trace: Linked) -> None:
@@ -86,23 +86,23 @@ def test_operators_by_shapes_and_by_stack(trace: Linked) -> None:
 
 
 def test_kernels_by_name(trace: Linked) -> None:
-    made = kernels(trace)
+    frame = kernels(trace)
     columns = ("calls", "total", "mean", "min", "max", "tensor_core", "communication")
-    assert rows(made, "name", *columns) == {
+    assert rows(frame, "name", *columns) == {
         "nvjet_tst": (2, 150, 75.0, 50, 100, True, False),
         "volta_sgemm": (1, 100, 100.0, 100, 100, False, False),
         "ncclDevKernel_AllReduce": (1, 100, 100.0, 100, 100, False, True),
         "add": (1, 50, 50.0, 50, 50, False, False),
     }
-    by_name = rows(made, "name", "blocks_per_sm", "occupancy", "share")
+    by_name = rows(frame, "name", "blocks_per_sm", "occupancy", "share")
     assert by_name["nvjet_tst"] == ((100 * 1.0 + 50 * 4.0) / 150, None, 0.375)
     assert by_name["add"] == (None, 0.8, 0.125)
 
 
 def test_kernels_by_launch(trace: Linked) -> None:
-    made = kernels(trace, "launch")
+    frame = kernels(trace, "launch")
     columns = ("op", "grid_x", "block_x", "tensor_core_eligible")
-    assert rows(made, "name", *columns) == {
+    assert rows(frame, "name", *columns) == {
         "nvjet_tst": ("aten::mm", 8, 128, True),
         "volta_sgemm": ("aten::mm", None, None, True),
         "ncclDevKernel_AllReduce": ("nccl:all_reduce", None, None, False),
@@ -113,8 +113,8 @@ def test_kernels_by_launch(trace: Linked) -> None:
 
 
 def test_op_statistics(trace: Linked) -> None:
-    made = op_statistics(trace)
-    found = {(row["op"], row["unit"]): row["total"] for row in made.iter_rows(named=True)}
+    frame = op_statistics(trace)
+    found = {(row["op"], row["unit"]): row["total"] for row in frame.iter_rows(named=True)}
     assert found == {
         ("aten::mm", "tensor_core"): 150,
         ("aten::mm", "vector"): 100,
@@ -122,7 +122,7 @@ def test_op_statistics(trace: Linked) -> None:
         ("aten::add_", "vector"): 50,
         ("aten::add_", "memcpy"): 20,
     }
-    assert made["share"].sum() == pytest.approx(1)
+    assert frame["share"].sum() == pytest.approx(1)
 
 
 def test_step_trace(trace: Linked) -> None:
@@ -159,10 +159,10 @@ def test_no_part_of_a_step_is_negative_though_steps_overlap_on_the_device(
         name = "ncclDevKernel_Recv" if receives else "k"
         kind = "memcpy" if back and number % 2 else "kernel"
         ran.append(kernel(name, start + 3, start + 3 + length, correlation=number + 1, kind=kind))
-    made = step_trace(link(table("spans", spans), table("kernels", ran)))
+    frame = step_trace(link(table("spans", spans), table("kernels", ran)))
     times = ("step", "start", "forward_start", "backward_end", "device_end")
-    for name in set(made.columns) - set(times):
-        assert (made[name].drop_nulls() >= 0).all(), name
+    for name in set(frame.columns) - set(times):
+        assert (frame[name].drop_nulls() >= 0).all(), name
 
 
 def test_the_interval_is_from_the_end_of_all_earlier_steps() -> None:
@@ -174,5 +174,5 @@ def test_the_interval_is_from_the_end_of_all_earlier_steps() -> None:
             span("runtime", "l", 100 * step + 1, 100 * step + 2, correlation=step + 1),
         ]
         ran.append(kernel("k", start, end, correlation=step + 1))
-    made = step_trace(link(table("spans", spans), table("kernels", ran)))
-    assert made["interval"].to_list() == [None, 0, 0, 30]
+    frame = step_trace(link(table("spans", spans), table("kernels", ran)))
+    assert frame["interval"].to_list() == [None, 0, 0, 30]

@@ -40,23 +40,23 @@ def linked(run: str, nth: int = 0) -> Linked:
     return link(trace.spans, trace.kernels, trace.collectives, trace.flows)
 
 
-def check(trace: Linked, made: CriticalPath) -> None:
+def check(trace: Linked, result: CriticalPath) -> None:
     """Invariants of every critical path."""
-    path = made.path
+    path = result.path
     start, duration = path["start"].to_numpy(), path["duration"].to_numpy()
     assert (duration > 0).all()
-    if made.start == made.end:
+    if result.start == result.end:
         assert not path.height
         return
     # Connected, ordered, and from end to end of the window: nothing overlaps, nothing is left out.
-    assert start[0] == made.start
+    assert start[0] == result.start
     assert (start[1:] == start[:-1] + duration[:-1]).all()
-    assert start[-1] + duration[-1] == made.end
+    assert start[-1] + duration[-1] == result.end
     kinds = path["kind"].cast(pl.String)
     unexplained = int(duration[(kinds == "unexplained").to_numpy()].sum())
-    assert made.length == made.end - made.start - unexplained
-    assert made.summary["duration"].sum() == made.names["duration"].sum() == duration.sum()
-    assert made.summary["share"].sum() == pytest.approx(1)
+    assert result.length == result.end - result.start - unexplained
+    assert result.summary["duration"].sum() == result.names["duration"].sum() == duration.sum()
+    assert result.summary["share"].sum() == pytest.approx(1)
     # An element lies within what it is about.
     on_host = kinds == "host"
     calls = path.filter(on_host)
@@ -87,9 +87,9 @@ def test_the_path_of_a_trace_and_of_a_step_is_whole(run: str) -> None:
     check(trace, whole)
     unchanged(trace, window(trace))
     for step in trace.steps["step"].to_list() if trace.stepped else ():
-        made = of_step(trace, step)
-        assert (made.start, made.end) == trace.steps.filter(pl.col("step") == step).row(0)[1:]
-        check(trace, made)
+        result = of_step(trace, step)
+        assert (result.start, result.end) == trace.steps.filter(pl.col("step") == step).row(0)[1:]
+        check(trace, result)
         unchanged(trace, window_of_step(trace, step))
     theirs = expected(run, "hta_061").get("critical_path")
     if run in WHOLE:
@@ -302,9 +302,9 @@ def test_a_range_lasts_until_what_it_launched_has_ended() -> None:
         {"name": "forward", "category": "user", "start": 300_000, "duration": 50_000},
     ]
     trace = link(spans_of(spans), kernels_of([kernel(125_000, 200_000, 1)]))
-    made = of_range(trace, "forward")
-    check(trace, made)
-    assert (made.start, made.end) == (100_000, 200_000)
+    result = of_range(trace, "forward")
+    check(trace, result)
+    assert (result.start, result.end) == (100_000, 200_000)
     assert of_range(trace, "forward", 1).end == 350_000
     with pytest.raises(ValueError, match="2 ranges 'forward': none has number 2"):
         of_range(trace, "forward", 2)

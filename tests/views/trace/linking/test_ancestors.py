@@ -77,5 +77,5 @@ def test_an_operator_that_calls_itself_very_often_is_one_call() -> None:
     rows = [{"name": "f", "start": n, "duration": 2 * (depth - n)} for n in range(depth)]
     linked = link(spans_of(rows), kernels_of([]))
     assert linked.parent.tolist() == list(range(-1, depth - 1))
-    made = operators(linked)
-    assert made.select("calls", "host_self", "host_total").rows() == [(1, 2 * depth, 2 * depth)]
+    frame = operators(linked)
+    assert frame.select("calls", "host_self", "host_total").rows() == [(1, 2 * depth, 2 * depth)]

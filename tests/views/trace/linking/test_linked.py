@@ -17,13 +17,13 @@ def linked(spans: list[dict], kernels: list[dict], rules: Rules | None = None) -
     return link(table("spans", spans), table("kernels", kernels), rules=rules)
 
 
-def parents_of(made: Linked) -> list[int | None]:
-    return [None if row < 0 else row for row in made.parent.tolist()]
+def parents_of(trace: Linked) -> list[int | None]:
+    return [None if row < 0 else row for row in trace.parent.tolist()]
 
 
-def named(made: Linked, column: str) -> list[str | None]:
+def named(trace: Linked, column: str) -> list[str | None]:
     """The names of the ops that a column of activities points to."""
-    return made.ops["name"].cast(pl.String).gather(made.activities[column]).to_list()
+    return trace.ops["name"].cast(pl.String).gather(trace.activities[column]).to_list()
 
 
 def test_a_kernel_belongs_to_the_innermost_op_around_its_launch() -> None:
