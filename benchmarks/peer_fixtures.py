@@ -15,25 +15,25 @@ __all__ = ["deepspeed", "hta", "megatron", "memray", "plugin"]
 @pytest.fixture(scope="session")
 def plugin() -> Path:
     """The Python in which torch-tb-profiler is installed."""
-    return _made(peers.make_environment, peers.PLUGIN)
+    return _make_or_skip(peers.make_environment, peers.PLUGIN)
 
 
 @pytest.fixture(scope="session")
 def hta() -> Path:
     """The Python in which HolisticTraceAnalysis is installed."""
-    return _made(peers.make_environment, peers.HTA)
+    return _make_or_skip(peers.make_environment, peers.HTA)
 
 
 @pytest.fixture(scope="session")
 def megatron() -> Path:
     """The folder in which Megatron Core is installed, for this Python."""
-    return _made(peers.make_packages, peers.MEGATRON)
+    return _make_or_skip(peers.make_packages, peers.MEGATRON)
 
 
 @pytest.fixture(scope="session")
 def deepspeed() -> Path:
     """The folder in which DeepSpeed is installed, for this Python."""
-    return _made(peers.make_packages, peers.DEEPSPEED)
+    return _make_or_skip(peers.make_packages, peers.DEEPSPEED)
 
 
 @pytest.fixture(scope="session")
@@ -41,10 +41,10 @@ def memray() -> Path:
     """The Python in which memray is installed; there is a debugger, which it attaches with."""
     if not any(map(shutil.which, ("gdb", "lldb"))):
         pytest.skip("memray attaches with gdb or lldb: neither is on PATH")
-    return _made(peers.make_environment, peers.MEMRAY)
+    return _make_or_skip(peers.make_environment, peers.MEMRAY)
 
 
-def _made(make: Callable[[peers.Peer], Path], peer: peers.Peer) -> Path:
+def _make_or_skip(make: Callable[[peers.Peer], Path], peer: peers.Peer) -> Path:
     try:
         return make(peer)
     except peers.Unavailable as unavailable:

@@ -67,20 +67,20 @@ def _starts(table: schema.Table) -> list[int]:
     return [row[time] for row in _ROWS[table][: len(_ROWS[table]) // _PIECES * _PIECES]]
 
 
-_made: dict[schema.Table, dict[str, bytes]] = {}
+_all_seeds: dict[schema.Table, dict[str, bytes]] = {}
 
 
 def trial(seed: str, number: int, folder: Path) -> list[str]:
     """Damage a segment, and read its folder as each of its readers does."""
     random_ = random.Random(f"{seed} {number}")
     table = random_.choice(list(_ROWS))
-    if not _made:
+    if not _all_seeds:
         for each in _ROWS:
             (place := folder / "seeds" / each.name).mkdir(parents=True)
-            _made[each] = _seeds(each, place)
+            _all_seeds[each] = _seeds(each, place)
     kind = random_.choice(("arrows", "arrow", "plain"))
-    content = _made[table][kind]
-    other = _made[random_.choice(list(_ROWS))][kind]
+    content = _all_seeds[table][kind]
+    other = _all_seeds[random_.choice(list(_ROWS))][kind]
     way = random_.random()
     lies = way < 0.3
     if way < 0.2:

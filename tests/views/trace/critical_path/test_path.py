@@ -228,8 +228,8 @@ def test_a_stream_that_waits_for_an_event_waits_for_the_other_stream() -> None:
         ("kernel", 47_000),
     ]  # fmt: skip
     spans.pop(2)
-    untold = critical_path(link(spans_of(spans), kernels_of(kernels)), 0, 250_000)
-    assert "event" not in set(untold.summary["kind"])
+    without = critical_path(link(spans_of(spans), kernels_of(kernels)), 0, 250_000)
+    assert "event" not in set(without.summary["kind"])
 
 
 def test_a_backward_thread_has_the_path_while_the_main_thread_waits_for_it() -> None:
