@@ -14,12 +14,14 @@ demo: $(VENV)/installed  ## train a small network under haiprof and write a repo
 
 # Four files at a time, each test of a file after the other: most of them wait for programs.
 TESTS := $(BIN)/pytest -n 4 --dist loadfile
+# The files with a marker: to collect all tests takes each worker as long as some of these.
+marked = $(shell grep -rlE '$(1)' tests --include='test_*.py')
 
 test: $(VENV)/installed  ## run the tests but those of whole jobs and under the sanitizers
 	$(TESTS)
 
 test-jobs: $(VENV)/installed  ## whole jobs: by launchers, on several hosts, of several ranks
-	$(TESTS) -m jobs
+	$(TESTS) -m jobs $(call marked,mark\.jobs)
 
 # Those that real traces and machines are looked at in, as in a checkout with nothing beside it.
 WITHOUT_DATA := answers common export findings host show sources trace uncore views
@@ -71,7 +73,7 @@ format: $(VENV)/linters  ## bring all files into shape
 	$(BIN)/clang-format -i $$(git ls-files '*.cpp' '*.h' '*.c')
 
 sanitize: $(VENV)/installed  ## the native code under the thread, address and undefined-behaviour sanitizers
-	$(BIN)/pytest -n 2 --dist loadgroup -m sanitizers
+	$(BIN)/pytest -n 2 --dist loadgroup -m sanitizers $(call marked,sanitizers|SANITIZERS)
 
 clean:           ## remove what the commands above made
 	rm -rf build $(VENV) demo haiprof-logs

@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import os
 import sys
 
 from fixtures import away_from_the_checkout, native_build, shm
@@ -17,6 +18,10 @@ __all__ = [
 # Compiling all tests takes each worker longer than collecting them, whatever
 # PYTHONDONTWRITEBYTECODE says of the programs that they start.
 sys.dont_write_bytecode = False
+
+# Each of the hundreds of programs that tests start would start a thread per core for algebra that
+# none of them does.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # How long an example takes says how busy the machine is.
 settings.register_profile("untimed", deadline=None)

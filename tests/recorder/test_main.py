@@ -21,10 +21,11 @@ from recording import (
 from haiprof.common.places import make_private, ring_dir, ring_root
 
 
-def test_pandas_is_not_imported_where_it_is_installed(
-    shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("module", ["cloudpickle", "numpy", "pandas"])
+def test_what_only_recognises_its_arrays_is_not_imported(
+    shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str
 ) -> None:
-    (tmp_path / "pandas.py").write_text(
+    (tmp_path / f"{module}.py").write_text(
         f"open({str(tmp_path / 'imported')!r}, 'a').write('by somebody')\n__version__ = '2.2.0'\n"
     )
     paths = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
