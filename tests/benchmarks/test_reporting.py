@@ -36,11 +36,12 @@ def test_missed(benchmark, report):
 def benchmarks(folder: Path, *tests: str) -> tuple[int, list[str]]:
     """Run benchmarks as ``make bench`` does; return the exit status and what is said at the end."""
     (folder / "test_some.py").write_text(HEAD + "".join(map(textwrap.dedent, tests)))
-    # Benchmarks measure nothing in a worker of xdist, as which this test may run.
+    # Benchmarks measure nothing in a worker of xdist, as which this test may run; and what is
+    # interrupted here comes last, also where pytest-randomly is installed.
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "reporting", "-p", "no:cacheprovider", "-ra",
-         "--benchmark-quiet", "--benchmark-json", "bench.json"],
+         "-p", "no:randomly", "--benchmark-quiet", "--benchmark-json", "bench.json"],
         capture_output=True, text=True, cwd=folder,
         env=environment | {"PYTHONPATH": str(ROOT / "benchmarks")},
     )  # fmt: skip

@@ -279,7 +279,10 @@ def test_one_hardware_queue_that_is_never_empty_costs_precision_and_nothing_else
         waited += began == free
         free = began + LONG[name]
     assert waited > 0.9 * len(result["begun"])
-    assert placed[619, "optimizer"][1] < placed[0, "forward"][1] < 300 * MS
+    # An event waits for 100 ms, which is all that is known of when the first was there, unless the
+    # job was so late that it found the queue empty.
+    assert placed[0, "forward"][1] < 300 * MS
+    assert placed[619, "optimizer"][1] < 25 * MS
     assert texts(tmp_path, "hook") == texts(tmp_path, "lost") == []
 
 

@@ -417,20 +417,19 @@ def samples(folder: Path, metric: str) -> dict[int, float]:
 
 
 def recorded_bytes(run: Path) -> float:
-    """Return what was submitted as the samples have it: rates by the time they are means of.
-
-    Two readings must have been made before.
-    """
+    """Return what was submitted as the samples have it: rates by the time they are means of."""
     (node,) = (p for p in run.iterdir() if p.is_dir() and "#" not in p.name)
     (rank,) = (p for p in run.iterdir() if p.name.endswith("#0"))
     read = samples(rank, "io.submitted_read.bytes_per_s")
-    # Every reading of the source, with or without growth, has a row of what it cost.
-    costs = read_table(node, "samples").to_pylist()
-    times = sorted(
+    # Every reading of the source but the first, with or without growth, has a row of what it cost.
+    rows = read_table(node, "samples").to_pylist()
+    costs = {
         row["time"]
-        for row in costs
+        for row in rows
         if row["metric"] == "haiprof.cost.ratio" and row["instance"] == "submitted"
-    )
+    }
+    first = min(row["time"] for row in rows)  # all sources are read then
+    times = sorted(costs | {first})
     total = 0.0
     for before, now in itertools.pairwise(times):
         total += read.get(now, 0.0) * (now - before) / 1e9
@@ -444,7 +443,6 @@ KILLED = (
     import haiprof
     haiprof.start(log_dir=sys.argv[1], run="run", io_interval=0.2)
     user = User(sys.argv[2])
-    time.sleep(1)
     user.move("libaio", sys.argv[3], 32 << 20, 1)
     pid = os.fork()
     if pid == 0:
@@ -490,7 +488,7 @@ LOADER = (
             return index
 
     assert not _core.ring_open()
-    loader = DataLoader(Data(), 1, num_workers=2, worker_init_fn=lambda _: time.sleep(2))
+    loader = DataLoader(Data(), 1, num_workers=2)
     assert len(list(loader)) == 16
     assert _core.ring_open()
 """
@@ -509,10 +507,9 @@ def test_workers_of_a_dataloader_count_at_their_rank(
 
 
 SPAWNED = """
-    import multiprocessing, os, subprocess, sys, time
+    import subprocess, sys
     import haiprof
     haiprof.start(log_dir=sys.argv[1], run="run", io_interval=0.2)
-    time.sleep(1)
     program = sys.argv[4]
     subprocess.run([sys.executable, "-c", program, *sys.argv[2:4]], check=True)
     haiprof.stop()
