@@ -87,37 +87,52 @@ class Names {
   explicit Names(const Name (&names)[N]) noexcept {
     static_assert(N * 2 <= kSlots);
     for (const Name& name : names) {
-      std::size_t at = place(name.first);
-      while (!slots_[at].first.empty()) at = (at + 1) % kSlots;
-      slots_[at] = name;
+      const Ends ends(name.first);
+      std::size_t at = ends.place();
+      while (!slots_[at].name.empty()) at = (at + 1) % kSlots;
+      slots_[at] = {name.first, ends, name.second};
     }
   }
   Member find(std::string_view name) const noexcept {
     if (name.empty()) return Member::none;
-    std::size_t at = place(name);
-    while (!slots_[at].first.empty()) {
-      if (slots_[at].first == name) return slots_[at].second;
-      at = (at + 1) % kSlots;
+    const Ends ends(name);
+    for (std::size_t at = ends.place(); !slots_[at].name.empty(); at = (at + 1) % kSlots) {
+      const Slot& slot = slots_[at];
+      if (slot.ends != ends) continue;
+      // The ends of a name of two words or less are all of it.
+      if (name.size() <= 2 * kWord || slot.name == name) return slot.member;
     }
     return Member::none;
   }
 
  private:
   static constexpr std::size_t kSlots = 256;
-  static std::size_t place(std::string_view name) noexcept {
-    std::uint64_t first = 0;
-    std::uint64_t last = 0;
-    const std::size_t bytes = name.size();
-    if (bytes >= 8) {
-      std::memcpy(&first, name.data(), 8);
-      std::memcpy(&last, name.data() + bytes - 8, 8);
-    } else {
-      for (const char c : name) first = first << 8 | static_cast<unsigned char>(c);
-    }
-    return ((first ^ (last * 31) ^ bytes) * 0x9E3779B97F4A7C15) >> 56;
-  }
+  static constexpr std::size_t kWord = sizeof(std::uint64_t);
 
-  std::array<Name, kSlots> slots_{};
+  struct Ends {
+    std::uint64_t bytes = 0, first = 0, last = 0;
+
+    Ends() = default;
+    explicit Ends(std::string_view name) noexcept : bytes(name.size()) {
+      if (bytes >= kWord) {
+        std::memcpy(&first, name.data(), kWord);
+        std::memcpy(&last, name.data() + bytes - kWord, kWord);
+      } else {
+        for (const char c : name) first = first << 8 | static_cast<unsigned char>(c);
+      }
+    }
+    bool operator==(const Ends&) const = default;
+    std::size_t place() const noexcept {
+      return ((first ^ (last * 31) ^ bytes) * 0x9E3779B97F4A7C15) >> 56;
+    }
+  };
+  struct Slot {
+    std::string_view name;
+    Ends ends;
+    Member member = Member::none;
+  };
+
+  std::array<Slot, kSlots> slots_{};
 };
 
 const Names& names_of(bool arguments) {

@@ -30,6 +30,25 @@ bool digit(char c) noexcept { return c >= '0' && c <= '9'; }
 
 }  // namespace
 
+bool short_decimal(std::string_view text, int decimals, std::uint64_t& magnitude) noexcept {
+  constexpr std::size_t kShort = 18;
+  if (text.size() > kShort) return false;
+  const char* p = text.data();
+  const char* const end = p + text.size();
+  std::uint64_t value = 0;
+  for (; p != end && digit(*p); ++p) value = value * 10 + static_cast<std::uint64_t>(*p - '0');
+  if (p == text.data()) return false;
+  int scale = decimals;
+  if (p != end && *p == '.') {
+    for (++p; p != end && digit(*p) && scale > 0; ++p, --scale) {
+      value = value * 10 + static_cast<std::uint64_t>(*p - '0');
+    }
+  }
+  if (p != end || value > kMost / kPowers[scale]) return false;
+  magnitude = value * kPowers[scale];
+  return true;
+}
+
 Decimal decimal(std::string_view text, int decimals) noexcept {
   const char* p = text.data();
   const char* const end = p + text.size();

@@ -18,6 +18,10 @@ struct Decimal {
 
 Decimal decimal(std::string_view text, int decimals) noexcept;
 
+// The same of what nearly all numbers of a trace are: exact, without a sign or an exponent, and so
+// few digits that none can find no room. False: it may be another.
+bool short_decimal(std::string_view text, int decimals, std::uint64_t& magnitude) noexcept;
+
 // 0x and up to 16 hexadecimal digits.
 std::optional<std::uint64_t> hexadecimal(std::string_view text) noexcept;
 

@@ -87,7 +87,8 @@ class Parser {
   void put_value(Rows& rows, std::size_t column, const Token& token);
   void put_dimensions(Rows& rows, std::size_t column, const Token& token);
   std::uint32_t text_of(const Field& field, const Token& token);
-  std::optional<std::int64_t> whole_of(const Field& field, const Token& token);
+  // False: there is none.
+  bool whole_of(const Field& field, const Token& token, std::int64_t& whole);
   std::optional<double> real_of(const Field& field, const Token& token);
 
   void complain(std::string_view field, std::string_view reason, const char* p, const char* end);

@@ -136,9 +136,9 @@ bool Parser::put_row(Group group, std::uint64_t members, const char* begin) {
       return false;
     }
     const std::size_t column = into.column_of(Member::time);
-    const std::optional<std::int64_t> time = whole_of(into.fields()[column], event_[Member::time]);
-    if (!time) return false;
-    into.set(column, *time);
+    std::int64_t time = 0;
+    if (!whole_of(into.fields()[column], event_[Member::time], time)) return false;
+    into.set(column, time);
   }
   if ((into.members() & bit(Member::name)) != 0 && !event_.has(Member::name)) {
     complain("name", "is missing", begin, begin + 1);
@@ -180,6 +180,7 @@ void Parser::put(Rows& rows, std::uint64_t members) {
 
 void Parser::put_value(Rows& rows, std::size_t column, const Token& token) {
   const Field& field = rows.fields()[column];
+  std::int64_t whole = 0;
   switch (field.kind) {
     case Kind::text:
     case Kind::label:
@@ -189,9 +190,7 @@ void Parser::put_value(Rows& rows, std::size_t column, const Token& token) {
       }
       return;
     case Kind::count:
-      if (const auto whole = whole_of(field, token)) {
-        rows.set(column, static_cast<std::uint32_t>(*whole));
-      }
+      if (whole_of(field, token, whole)) rows.set(column, static_cast<std::uint32_t>(whole));
       return;
     case Kind::real:
       if (const auto number = real_of(field, token)) rows.set(column, *number);
@@ -200,7 +199,7 @@ void Parser::put_value(Rows& rows, std::size_t column, const Token& token) {
       put_dimensions(rows, column, token);
       return;
     default:
-      if (const auto whole = whole_of(field, token)) rows.set(column, *whole);
+      if (whole_of(field, token, whole)) rows.set(column, whole);
   }
 }
 
@@ -217,8 +216,9 @@ void Parser::put_dimensions(Rows& rows, std::size_t column, const Token& token) 
     p = scan::blanks(p, token.end);
     Token each;
     if (scan::value(p, token.end, each) != Scan::whole) break;
-    if (const auto whole = whole_of(field, each)) {
-      rows.set(column + count, static_cast<std::uint32_t>(*whole));
+    std::int64_t whole = 0;
+    if (whole_of(field, each, whole)) {
+      rows.set(column + count, static_cast<std::uint32_t>(whole));
     }
     p = scan::blanks(p, token.end);
     if (*p == ',') ++p;
@@ -257,19 +257,26 @@ std::uint32_t Parser::text_of(const Field& field, const Token& token) {
   return strings_.intern(scratch_);
 }
 
-std::optional<std::int64_t> Parser::whole_of(const Field& field, const Token& token) {
+bool Parser::whole_of(const Field& field, const Token& token, std::int64_t& whole) {
   const auto refuse = [&](std::string_view reason) {
     complain(name_of(field.member), reason, token.begin, token.end);
-    return std::nullopt;
+    return false;
   };
+  const std::uint64_t most = field.kind == Kind::count      ? kNoText - 1
+                             : field.kind == Kind::identity ? kAll
+                                                            : kLargest;
   const bool time = field.kind == Kind::time || field.kind == Kind::length;
-  if (says_nothing(token)) {
-    if (time) refuse("is missing");
-    return std::nullopt;
-  }
-  if (!maybe_number(token)) return refuse("is not a number");
   constexpr int kDecimalsOfMicroseconds = 3;
-  Decimal read = decimal(view_of(token), time ? kDecimalsOfMicroseconds : 0);
+  const int decimals = time ? kDecimalsOfMicroseconds : 0;
+  std::uint64_t magnitude = 0;
+  if (token.type == Type::number && short_decimal(view_of(token), decimals, magnitude) &&
+      magnitude <= most) {
+    whole = static_cast<std::int64_t>(magnitude);
+    return true;
+  }
+  if (says_nothing(token)) return time ? refuse("is missing") : false;
+  if (!maybe_number(token)) return refuse("is not a number");
+  Decimal read = decimal(view_of(token), decimals);
   if (read.how == Number::none) {
     const auto bits = time ? std::nullopt : hexadecimal(view_of(token));
     if (!bits) return refuse("is not a number");
@@ -277,17 +284,16 @@ std::optional<std::int64_t> Parser::whole_of(const Field& field, const Token& to
   }
   if (read.how == Number::rounded && !time) return refuse("is not a whole number");
   // How CUPTI writes that it is about no stream: -1, without its sign.
-  if (field.kind == Kind::count && read.magnitude == kNoText) return std::nullopt;
-  const std::uint64_t most = field.kind == Kind::count      ? kNoText - 1
-                             : field.kind == Kind::identity ? kAll
-                                                            : kLargest;
+  if (field.kind == Kind::count && read.magnitude == kNoText) return false;
   if (read.how == Number::too_large || read.magnitude > most) return refuse("is too large");
-  if (!read.negative || read.magnitude == 0) return static_cast<std::int64_t>(read.magnitude);
+  whole = static_cast<std::int64_t>(read.magnitude);
+  if (!read.negative || read.magnitude == 0) return true;
   if (field.kind == Kind::number || field.kind == Kind::time) {
-    return -static_cast<std::int64_t>(read.magnitude);
+    whole = -whole;
+    return true;
   }
   // How an id that is not there is written.
-  if (field.kind != Kind::length && read.magnitude == 1) return std::nullopt;
+  if (field.kind != Kind::length && read.magnitude == 1) return false;
   return refuse("is negative");
 }
 

@@ -48,7 +48,8 @@ inline constexpr std::array<Class, 256> kClasses = [] {
 inline Class class_of(char c) noexcept { return kClasses[static_cast<unsigned char>(c)]; }
 
 inline const char* blanks(const char* p, const char* end) noexcept {
-  while (p != end && class_of(*p) == Class::blank) ++p;
+  // Most often there is none, which takes no look at the table.
+  while (p != end && static_cast<unsigned char>(*p) <= ' ' && class_of(*p) == Class::blank) ++p;
   return p;
 }
 

@@ -25,23 +25,37 @@ std::uint64_t mix(std::uint64_t value) noexcept {
   return value ^ (value >> 32);
 }
 
-// Two independent lanes: call stacks are long, and a multiplication takes its time.
+std::uint64_t load_half(const char* p) noexcept {
+  std::uint32_t value;
+  std::memcpy(&value, p, sizeof value);
+  return value;
+}
+
+// Two independent lanes: call stacks are long, and a multiplication takes its time. The last bytes
+// may be taken twice: to copy as many as are left would take longer.
 std::uint64_t hash(std::string_view text) noexcept {
   const char* p = text.data();
-  std::size_t left = text.size();
-  std::uint64_t a = 0x243F6A8885A308D3 ^ left;
+  const std::size_t bytes = text.size();
+  std::uint64_t a = 0x243F6A8885A308D3 ^ bytes;
   std::uint64_t b = 0x13198A2E03707344;
-  for (; left >= 16; left -= 16, p += 16) {
-    a = std::rotl((a ^ load(p)) * 0x9FB21C651E98DF25, 29);
-    b = std::rotl((b ^ load(p + 8)) * 0xA0761D6478BD642F, 31);
-  }
-  if (left >= 8) {
-    a = std::rotl((a ^ load(p)) * 0x9FB21C651E98DF25, 29);
-    p += 8;
-    left -= 8;
-  }
   std::uint64_t last = 0;
-  std::memcpy(&last, p, left);
+  if (bytes >= 16) {
+    const char* const tail = p + bytes - 16;
+    for (; p < tail; p += 16) {
+      a = std::rotl((a ^ load(p)) * 0x9FB21C651E98DF25, 29);
+      b = std::rotl((b ^ load(p + 8)) * 0xA0761D6478BD642F, 31);
+    }
+    a = std::rotl((a ^ load(tail)) * 0x9FB21C651E98DF25, 29);
+    last = load(tail + 8);
+  } else if (bytes >= 8) {
+    a = std::rotl((a ^ load(p)) * 0x9FB21C651E98DF25, 29);
+    last = load(p + bytes - 8);
+  } else if (bytes >= 4) {
+    last = load_half(p) << 32 | load_half(p + bytes - 4);
+  } else if (bytes > 0) {
+    const auto at = [p](std::size_t i) { return std::uint64_t{static_cast<unsigned char>(p[i])}; };
+    last = at(0) << 16 | at(bytes / 2) << 8 | at(bytes - 1);
+  }
   return mix(a ^ std::rotl(b ^ last, 17) ^ mix(b + last));
 }
 

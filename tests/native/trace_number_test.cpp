@@ -1,6 +1,7 @@
 // Decimal text becomes exact numbers.
 #include <cstdint>
 #include <limits>
+#include <string>
 #include <string_view>
 
 #include "check.h"
@@ -12,6 +13,7 @@ using haiprof::trace::hexadecimal;
 using haiprof::trace::Number;
 using haiprof::trace::real;
 using haiprof::trace::says_nothing;
+using haiprof::trace::short_decimal;
 
 namespace {
 
@@ -66,9 +68,53 @@ void what_is_no_number_is_none() {
   CHECK(!says_nothing(""));
 }
 
+// Says whether it was taken for a short one, which must not make a difference.
+bool is_short(std::string_view text, int decimals) {
+  std::uint64_t magnitude = 0;
+  if (!short_decimal(text, decimals, magnitude)) return false;
+  const Decimal read = decimal(text, decimals);
+  CHECK_EQUAL(static_cast<int>(read.how), static_cast<int>(Number::exact));
+  CHECK(!read.negative);
+  CHECK_EQUAL(magnitude, read.magnitude);
+  return true;
+}
+
+void short_decimals_are_the_same_numbers() {
+  constexpr std::string_view kCharacters = "019.-+e ";
+  std::string text;
+  const auto all = [&](const auto& self, int left) -> void {
+    for (const int decimals : {0, 3}) is_short(text, decimals);
+    if (left == 0) return;
+    for (const char c : kCharacters) {
+      text.push_back(c);
+      self(self, left - 1);
+      text.pop_back();
+    }
+  };
+  all(all, 5);
+  for (const std::string_view digits :
+       {"999999999999999999", "123456789012345678", "18446744073709551615"}) {
+    for (std::size_t bytes = 1; bytes <= digits.size(); ++bytes) {
+      for (std::size_t point = 0; point <= bytes; ++point) {
+        text = digits.substr(0, bytes);
+        if (point < bytes) text.insert(point, ".");
+        for (const int decimals : {0, 3, 19}) is_short(text, decimals);
+      }
+    }
+  }
+  CHECK(is_short("0", 3));
+  CHECK(is_short("12345678901234567", 0));
+  CHECK(is_short("1669783687464252", 3));
+  CHECK(is_short("1669783687464.123", 3));
+  CHECK(!is_short("166978368746425212", 3));  // 64 bits have no room for it
+  CHECK(!is_short("1234567890123456789", 0));
+  CHECK(!is_short("1.2345", 3));
+}
+
 }  // namespace
 
 int main() {
+  short_decimals_are_the_same_numbers();
   digits_beyond_64_bits_are_rounded_or_too_large();
   exponents_move_the_point();
   what_is_no_number_is_none();
