@@ -128,31 +128,33 @@ void nearest(std::span<const std::int32_t> parent, std::span<const bool> selecte
   }
 }
 
-std::vector<Piece> innermost(const Spans& spans, std::span<const bool> chosen,
-                             const Windows& windows) {
+namespace {
+
+// Cuts the time of the chosen spans up, by thread and time: each piece is of the innermost of them.
+// Calls thread() before the first piece of each, and take(piece).
+template <typename Thread, typename Take>
+void cut_up(const Spans& spans, std::span<const bool> chosen, const Thread& thread,
+            const Take& take) {
   struct Open {
     std::int32_t row;
     std::int64_t end;
   };
-  std::vector<Piece> pieces;
   std::vector<Open> open;  // innermost last
   std::int64_t since = INT64_MIN;
-  std::size_t window = 0;
   const auto until = [&](std::int64_t now) {
-    while (window < windows.end.size() && windows.end[window] <= since) ++window;
-    const bool seen = window < windows.start.size() && windows.start[window] < now;
-    if (seen && now > since) pieces.push_back({since, now, open.back().row});
+    if (now > since) take(Piece{since, now, open.back().row});
     since = now;
   };
   const auto close = [&](std::int64_t now) {
     for (; !open.empty() && open.back().end <= now; open.pop_back()) until(open.back().end);
   };
   std::size_t before = 0;
+  thread();
   for (std::size_t row = 0; row < spans.start.size(); ++row) {
     if (!chosen[row] || spans.end[row] <= spans.start[row]) continue;
     if (spans.thread[row] != spans.thread[before]) {
       close(INT64_MAX);
-      window = 0;
+      thread();
     }
     before = row;
     close(spans.start[row]);
@@ -165,7 +167,58 @@ std::vector<Piece> innermost(const Spans& spans, std::span<const bool> chosen,
     open.push_back({static_cast<std::int32_t>(row), end});
   }
   close(INT64_MAX);
-  return pieces;
+}
+
+// What of the pieces is in the windows; all are of one thread.
+std::vector<Piece> of_one_thread(const Spans& spans, std::span<const bool> chosen,
+                                 const Windows& windows) {
+  std::vector<Piece> found;
+  std::size_t window = 0;
+  cut_up(
+      spans, chosen, [] {},
+      [&](const Piece& piece) {
+        while (window < windows.end.size() && windows.end[window] <= piece.start) ++window;
+        for (std::size_t at = window; at < windows.start.size() && windows.start[at] < piece.end;
+             ++at) {
+          const std::int64_t end = std::min(piece.end, windows.end[at]);
+          found.push_back({std::max(piece.start, windows.start[at]), end, piece.row});
+        }
+      });
+  return found;
+}
+
+// The pieces that some window overlaps, whole.
+std::vector<Piece> of_threads(const Spans& spans, std::span<const bool> chosen,
+                              const Windows& windows) {
+  std::vector<Piece> found;
+  std::size_t window = 0;
+  cut_up(
+      spans, chosen, [&] { window = 0; },
+      [&](const Piece& piece) {
+        while (window < windows.end.size() && windows.end[window] <= piece.start) ++window;
+        if (window < windows.start.size() && windows.start[window] < piece.end)
+          found.push_back(piece);
+      });
+  return found;
+}
+
+// Windows that are looked at together: what is made of more takes more room than it saves time.
+constexpr std::size_t kWindowsAtOnce = 65536;
+
+}  // namespace
+
+std::vector<Piece> innermost_within(const Spans& spans, std::span<const bool> chosen,
+                                    const Windows& windows) {
+  if (spans.thread.empty()) return {};
+  if (spans.thread.front() == spans.thread.back()) return of_one_thread(spans, chosen, windows);
+  std::vector<Piece> found;
+  for (std::size_t first = 0; first < windows.start.size(); first += kWindowsAtOnce) {
+    const std::size_t count = std::min(kWindowsAtOnce, windows.start.size() - first);
+    const Windows some{windows.start.subspan(first, count), windows.end.subspan(first, count)};
+    const auto more = share_out(of_threads(spans, chosen, some), spans.start, some);
+    found.insert(found.end(), more.begin(), more.end());
+  }
+  return found;
 }
 
 std::vector<Piece> share_out(std::vector<Piece> pieces, std::span<const std::int64_t> begun,

@@ -52,12 +52,13 @@ struct Windows {
   std::span<const std::int64_t> end;
 };
 
-// Cuts the time of the chosen spans up, by thread and time: each piece is of the innermost of them.
-// Only pieces that some window overlaps are returned, whole.
+// Gives each instant of the windows to the innermost of the chosen spans that have it, of those of
+// several threads as share_out() does. The result is in the order of time, and ends where its
+// window does.
 // Spans stand in the order of nest(). When one ends the one around it goes on, as long as that
 // lasts: one that crosses another ends when that does.
-std::vector<Piece> innermost(const Spans& spans, std::span<const bool> chosen,
-                             const Windows& windows);
+std::vector<Piece> innermost_within(const Spans& spans, std::span<const bool> chosen,
+                                    const Windows& windows);
 
 // Gives each instant of the windows to the piece, of those that have it, whose row began last, of
 // several the greatest row. The result is in the order of time, and ends where its window does.

@@ -81,28 +81,20 @@ Array<std::int32_t> nearest(const Array<std::int32_t>& parent, const Array<bool>
   return result;
 }
 
-// Pieces as columns; each part is freed once it is copied.
-py::tuple columns(std::vector<std::vector<nesting::Piece>> parts) {
-  std::size_t count = 0;
-  for (const auto& part : parts) count += part.size();
-  Array<std::int64_t> begin(static_cast<py::ssize_t>(count));
-  Array<std::int64_t> until(static_cast<py::ssize_t>(count));
-  Array<std::int32_t> row(static_cast<py::ssize_t>(count));
-  std::size_t at = 0;
-  for (auto& part : parts) {
-    for (const nesting::Piece& piece : part) {
-      begin.mutable_data()[at] = piece.start;
-      until.mutable_data()[at] = piece.end;
-      row.mutable_data()[at] = piece.row;
-      ++at;
-    }
-    part = {};
+py::tuple columns(const std::vector<nesting::Piece>& pieces) {
+  const auto count = static_cast<py::ssize_t>(pieces.size());
+  Array<std::int64_t> begin(count), until(count);
+  Array<std::int32_t> row(count);
+  auto* const begins = begin.mutable_data();
+  auto* const untils = until.mutable_data();
+  auto* const rows = row.mutable_data();
+  for (std::size_t at = 0; at < pieces.size(); ++at) {
+    begins[at] = pieces[at].start;
+    untils[at] = pieces[at].end;
+    rows[at] = pieces[at].row;
   }
   return py::make_tuple(begin, until, row);
 }
-
-// Windows that are looked at together: what is made of more takes more room than it saves time.
-constexpr std::size_t kWindowsAtOnce = 65536;
 
 py::tuple innermost(const Array<std::uint32_t>& thread, const Array<std::int64_t>& start,
                     const Array<std::int64_t>& end, const Array<bool>& chosen,
@@ -113,19 +105,12 @@ py::tuple innermost(const Array<std::uint32_t>& thread, const Array<std::int64_t
   const std::size_t rows = spans.start.size();
   same_length(rows, {spans.thread.size(), spans.end.size(), values(chosen).size()});
   same_length(windows.start.size(), {windows.end.size()});
-  std::vector<std::vector<nesting::Piece>> parts;
+  std::vector<nesting::Piece> pieces;
   {
     const Unlocked unlocked;
-    for (std::size_t first = 0; first < windows.start.size(); first += kWindowsAtOnce) {
-      const std::size_t count = std::min(kWindowsAtOnce, windows.start.size() - first);
-      const nesting::Windows some{windows.start.subspan(first, count),
-                                  windows.end.subspan(first, count)};
-      parts.push_back(
-          nesting::share_out(nesting::innermost(spans, values(chosen), some), spans.start, some));
-      parts.back().shrink_to_fit();
-    }
+    pieces = nesting::innermost_within(spans, values(chosen), windows);
   }
-  return columns(std::move(parts));
+  return columns(pieces);
 }
 
 py::tuple share_out(const Array<std::int64_t>& start, const Array<std::int64_t>& end,
@@ -148,9 +133,7 @@ py::tuple share_out(const Array<std::int64_t>& start, const Array<std::int64_t>&
     const Unlocked unlocked;
     pieces = nesting::share_out(std::move(pieces), values(begun), windows);
   }
-  std::vector<std::vector<nesting::Piece>> parts;
-  parts.push_back(std::move(pieces));
-  return columns(std::move(parts));
+  return columns(pieces);
 }
 
 }  // namespace

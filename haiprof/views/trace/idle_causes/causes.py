@@ -102,7 +102,9 @@ class Idle:
             What of it is in these, and for each piece the index of the interval it is in.
         """
         mine, at = sharing(self.start, self.end, start, end)
-        pieces = self.taken(mine)
+        # Copying all of them takes longer than finding that they are the same.
+        same = len(mine) == len(self.start) and bool((mine[1:] > mine[:-1]).all())
+        pieces = self if same else self.taken(mine)
         low, high = np.maximum(pieces.start, start[at]), np.minimum(pieces.end, end[at])
         return dataclasses.replace(pieces, start=low, end=high), at
 
@@ -213,11 +215,10 @@ def _explained(
     gap, begin, until, cause, span, awaited = _joined(
         found, np.intp, np.int64, np.int64, np.uint8, np.int32, np.int32
     )
+    following = following[gap]
     # After the last activity the host prepares none.
-    cause = np.where(
-        (cause == CAUSES.index("launch")) & (following[gap] < 0), CAUSES.index("other"), cause
-    )
-    idle = Idle(begin, until, cause, lane[gap], span, awaited, following[gap], lanes)
+    cause[(cause == CAUSES.index("launch")) & (following < 0)] = CAUSES.index("other")
+    idle = Idle(begin, until, cause, lane[gap], span, awaited, following, lanes)
     return _sorted(_for_ranks(linked, idle, waits))
 
 

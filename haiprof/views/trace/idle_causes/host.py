@@ -157,6 +157,8 @@ class _Open:
         if not self.found:
             none = np.zeros(0, np.int64)
             return Pieces(none, none, np.zeros(0, np.uint8), np.zeros(0, np.int32))
+        if len(self.found) == 1:
+            return self.found[0]
         start = np.concatenate([each.start for each in self.found])
         order = np.argsort(start, kind="stable")
         return Pieces(
