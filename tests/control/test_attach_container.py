@@ -91,7 +91,7 @@ def test_steps_and_a_trace_of_a_job_in_a_container_come_home(shm: Path, tmp_path
         )
         # glob, not rglob: what is brought into the container comes and goes.
         traces = "logs/r/*/*.pt.trace.json.gz"
-        wait_for(lambda: any(list(folder.glob(traces)) for folder in our_folders(job)), 60)
+        wait_for(lambda: any(list(folder.glob(traces)) for folder in our_folders(job)), 300)
         attaching.send_signal(signal.SIGINT)
         said = attaching.communicate(timeout=60)[1]
         assert attaching.returncode == 130, said
