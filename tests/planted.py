@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from trace_rows import kernel, span, table
 
 from haiprof.findings.deep import rules
-from haiprof.findings.deep.case import Device
+from haiprof.findings.deep.case import Case, Device
 from haiprof.findings.deep.recommendation import Finding
 from haiprof.views.trace.idle_causes.causes import Intervals
 from haiprof.views.trace.linking.linked import link
@@ -65,8 +65,23 @@ class Job:
     def findings(self, waits: Intervals | None = None) -> list[Finding]:
         linked = link(table("spans", self.spans), table("kernels", self.kernels))
         allocations = table("allocations", self.allocations)
-        found = rules.recommendations(linked, allocations, self.devices, self.backends, waits)
+        given = (linked, allocations, self.devices, self.backends, waits)
+        found = rules.recommendations(*given)
+        beside = WithoutIdleTime(*given)
+        for rule in set(rules.RULES) - rules.OF_IDLE_TIME:
+            assert set(rule(beside)) <= set(found)
         return sorted(found, key=lambda f: -(f.saves_ns or 0))
+
+
+class WithoutIdleTime(Case):
+    """For rules that run beside the search for the idle time."""
+
+    @property
+    def whole_idle(self) -> NoReturn:
+        """What they must not ask for: they would wait for it."""
+        raise AssertionError("a rule asks for the idle time that is not in OF_IDLE_TIME")
+
+    idle = whole_idle
 
 
 #: Idle from 300 to 700 µs of the second step.

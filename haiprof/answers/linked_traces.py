@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from haiprof import schema
+from haiprof.common.cores import Beside
 from haiprof.runs import Process
 from haiprof.sources import tables
 from haiprof.sources.arrow_memory import give_back
@@ -92,10 +93,11 @@ def _read(
         for which in (schema.COLLECTIVES, schema.FLOWS, schema.DEVICE_SPANS)
     )
     if process.trace is not None:
+        beside = Beside(table, schema.KERNELS)
         # Without a name here: the spans are reordered, and there may be millions of them.
         return link(
             table(schema.SPANS, _SPAN_COLUMNS),
-            table(schema.KERNELS),
+            beside.result(),
             collectives,
             flows,
             device_spans,

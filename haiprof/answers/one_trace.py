@@ -15,6 +15,7 @@ import polars as pl
 from haiprof import schema
 from haiprof.answers import kept_overview, packed
 from haiprof.answers.linked_traces import Links, link_of
+from haiprof.common.cores import Beside
 from haiprof.findings.deep import device_rules, recommendation, rules
 from haiprof.findings.deep.case import Case, Device
 from haiprof.findings.deep.operators.problems import operator_problems
@@ -98,11 +99,12 @@ def memory_of(
     """Return the five frames of the memory view: curve, blocks, operators, peaks, holders."""
     give_back()  # as in findings_of: this needs more memory than the views before it
     records = memory.Records(linked, allocations)
+    summed = Beside(memory.operators, records)
     peak = memory.peak(records)
     return (
         memory.curve(records, points),
         memory.blocks(records),
-        memory.operators(records),
+        summed.result(),
         peak.peaks,
         peak.holders,
     )
@@ -202,8 +204,12 @@ def losses_of(
     peaks = device_rules.peaks(_allocations(process, rules.ALLOCATIONS))
     give_back()
     case = Case(linked, peaks, devices, list(dict.fromkeys(backends)), waits)
-    idle = frames.summed_by_device(linked, case.whole_idle, case.idle[0])
-    if process.trace is None and not linked.stepped and linked.activities.height:
-        return [], idle
-    problems = operator_problems(linked, process.gpus, case.shorter)
-    return rules.of_case(case) + list(problems), idle
+    found: list[recommendation.Finding] = []
+    if process.trace is not None or linked.stepped or not linked.activities.height:
+        problems = Beside(_problems, process, case)
+        found = rules.of_case(case) + problems.result()
+    return found, frames.summed_by_device(linked, case.whole_idle, case.idle[0])
+
+
+def _problems(process: Process, case: Case) -> list[recommendation.Finding]:
+    return list(operator_problems(case.linked, process.gpus, case.shorter))

@@ -12,6 +12,7 @@ from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecu
 from contextvars import copy_context
 from typing import Any, Final, TypeVar
 
+from haiprof.common.cores import occupied
 from haiprof.errors import HaiprofError
 from haiprof.runs import Process
 
@@ -47,7 +48,8 @@ def over_ranks(
     if executor is None and len(processes) < 2:
         yield from ((process, work(process)) for process in processes)
     elif executor is None:
-        with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as pool:
+        threads = min(_MOST_THREADS, os.cpu_count() or 1, len(processes))
+        with ThreadPoolExecutor(threads) as pool, occupied(threads):
             # The caller's context says whether tables are cached.
             yield from _taken(
                 lambda one: pool.submit(copy_context().run, work, one), processes, note

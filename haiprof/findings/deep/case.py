@@ -6,12 +6,12 @@ Tests: tests/findings/deep/test_rules.py.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 
 import numpy as np
 import polars as pl
 
+from haiprof.common.once import once, once_property
 from haiprof.findings.deep.job import Job, job_of
 from haiprof.views.intervals import Times, covered, intersect, subtract
 from haiprof.views.trace import distributed
@@ -56,12 +56,12 @@ class Case:
     backends: Sequence[str]
     waits: Intervals | None
 
-    @functools.cached_property
+    @once_property
     def overview(self) -> Overview:
         """The overview of the trace."""
         return overview(self.linked)
 
-    @functools.cached_property
+    @once_property
     def job(self) -> Job:
         """What kind of job it is."""
         return job_of(self.linked, (self.devices and self.devices[0].name) or "")
@@ -77,12 +77,12 @@ class Case:
         """Whether any device did anything."""
         return bool(self.linked.busy.any())
 
-    @functools.cached_property
+    @once_property
     def whole_idle(self) -> Idle:
         """The idle time of the devices."""
         return of_devices(self.linked, self.waits)
 
-    @functools.cached_property
+    @once_property
     def idle(self) -> tuple[Idle, np.ndarray[tuple[int], np.dtype[np.intp]]]:
         """The idle time of the devices in the steps, and for each piece the row of its step."""
         return in_steps(self.linked, self.whole_idle)
@@ -92,23 +92,23 @@ class Case:
         """Number of devices that worked: a time that is lost on one is lost for a part of them."""
         return max(len(self.idle[0].lanes), 1)
 
-    @functools.cached_property
+    @once_property
     def alone(self) -> Intervals:
         """When the process communicated and computed nothing, ns."""
         return distributed.broken_down(self.linked)[1]
 
-    @functools.cached_property
+    @once_property
     def waiting(self) -> Intervals:
         """The part of :attr:`alone` in which it waited for other ranks; nothing if not known."""
         none = np.zeros(0, np.int64)
         return (none, none) if self.waits is None else intersect(*self.alone, *self.waits)
 
-    @functools.cached_property
+    @once_property
     def transfer(self) -> Intervals:
         """The part of :attr:`alone` in which it moved data, or is not known to have waited."""
         return subtract(*self.alone, *self.waiting)
 
-    @functools.cached_property
+    @once_property
     def communications(self) -> pl.DataFrame:
         """The communications of the process."""
         return communications(self.linked)
@@ -151,13 +151,14 @@ class Case:
             work: as for :class:`Replay`.
             factor: 0 for no time.
         """
-        replay = self._replays.get(step)
-        if replay is None:
-            linked = self.linked
-            each = window(linked) if step is None else window_of_step(linked, step)
-            replay = self._replays[step] = Replay(linked, each)
+        replay = once(self._replays, step, lambda: self._replay(step))
         return replay.before - replay.after(work, factor)
 
-    @functools.cached_property
+    def _replay(self, step: int | None) -> Replay:
+        linked = self.linked
+        each = window(linked) if step is None else window_of_step(linked, step)
+        return Replay(linked, each)
+
+    @once_property
     def _replays(self) -> dict[int | None, Replay]:
         return {}

@@ -9,10 +9,11 @@ that nobody can act on. The rules are in one file for each theme: ``*_rules.py``
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 import polars as pl
 
+from haiprof.common.cores import Beside
 from haiprof.findings.deep import communication_rules, device_rules, host_rules, queue_rules
 from haiprof.findings.deep.case import Case, Device
 from haiprof.findings.deep.recommendation import Finding
@@ -22,8 +23,10 @@ from haiprof.views.trace.linking.linked import Linked
 #: The columns of allocations that rules need.
 ALLOCATIONS: Final = ("device", "total_allocated", "total_reserved")
 
-#: The order of findings that save the same. A rule gives the findings of one trace.
-RULES: Final[tuple[Callable[[Case], Iterator[Finding]], ...]] = (
+#: Gives the findings of one trace.
+Rule: TypeAlias = Callable[[Case], Iterator[Finding]]
+#: The order of findings that save the same.
+RULES: Final[tuple[Rule, ...]] = (
     host_rules.data_loading,
     host_rules.synchronisation,
     communication_rules.exposed_communication,
@@ -43,6 +46,10 @@ RULES: Final[tuple[Callable[[Case], Iterator[Finding]], ...]] = (
     device_rules.memory,
     device_rules.data_parallel,
 )
+#: Those that look at the idle time, which takes as long to find as all that the others need.
+OF_IDLE_TIME: Final[frozenset[Rule]] = frozenset(
+    rule for rule in RULES if rule.__module__ in (host_rules.__name__, queue_rules.__name__)
+) | {device_rules.unexplained}
 
 
 def recommendations(
@@ -70,4 +77,10 @@ def of_case(case: Case) -> list[Finding]:
     """Return :func:`recommendations` of a case."""
     if not case.stepped:
         return []
-    return [finding for rule in RULES for finding in rule(case)]
+    others = Beside(_findings, case, [rule for rule in RULES if rule not in OF_IDLE_TIME])
+    found = _findings(case, [rule for rule in RULES if rule in OF_IDLE_TIME]) | others.result()
+    return [finding for rule in RULES for finding in found[rule]]
+
+
+def _findings(case: Case, some: Sequence[Rule]) -> dict[Rule, list[Finding]]:
+    return {rule: list(rule(case)) for rule in some}

@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 import polars as pl
 
+from haiprof.common.once import once_property
 from haiprof.common.printable import printable
 from haiprof.errors import HaiprofError
 
@@ -115,7 +116,7 @@ class Database:
         """Replace numbers by their texts in ``STRING_IDS``."""
         return frame.with_columns(spelt(name, self._strings) for name in columns)
 
-    @functools.cached_property
+    @once_property
     def _strings(self) -> dict[int, str]:
         return self.words("STRING_IDS", "id", "value")
 

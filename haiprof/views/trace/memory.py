@@ -14,13 +14,13 @@ Times are int64 ns, sizes int64 bytes. ``device`` is null for the host's memory.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from haiprof.common.once import once_property
 from haiprof.views.intervals import Index, Times
 from haiprof.views.trace.linking.ancestors import climb
 from haiprof.views.trace.linking.instants import Rows, around, running
@@ -128,24 +128,24 @@ class Records:
         self.size: Times = (size.fill_null(0) if size.null_count() else size).to_numpy()
         self.where, self.memory = _memories(allocations)
 
-    @functools.cached_property
+    @once_property
     def order(self) -> Index:
         """The records by memory, then time, then in the order of the file."""
         return _in_order(self.memory, self.time)
 
-    @functools.cached_property
+    @once_property
     def increase(self) -> Times:
         """Bytes in use after each record in ``order``, less those before the trace."""
         total = np.cumsum(self.size[self.order])
         growth: Times = total - np.append(np.int64(0), total)[self.first[self.memory[self.order]]]
         return growth
 
-    @functools.cached_property
+    @once_property
     def first(self) -> Index:
         """Where in ``order`` each memory begins."""
         return np.flatnonzero(np.diff(self.memory[self.order], prepend=-1))
 
-    @functools.cached_property
+    @once_property
     def running(self) -> Rows:
         """For each record the innermost operator or range that was running, or -1."""
         thread = self.allocations["thread"]
@@ -154,12 +154,12 @@ class Records:
         whole = self.operators.whole
         return _where(whole, climb(self.linked.parent, at, self.linked.of("op", "user")))
 
-    @functools.cached_property
+    @once_property
     def operators(self) -> _Operators:
         """Which spans are operators."""
         return _Operators.of(self.linked)
 
-    @functools.cached_property
+    @once_property
     def pairs(self) -> _Pairs:
         """The blocks in the records."""
         return _pairs(self)

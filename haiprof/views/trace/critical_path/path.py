@@ -50,7 +50,6 @@ Times are int64 ns.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from typing import Final
 
@@ -58,6 +57,7 @@ import numpy as np
 import polars as pl
 
 from haiprof.common.choices import quoted, unknown
+from haiprof.common.once import once_property
 from haiprof.views.trace.critical_path.edges import KINDS
 from haiprof.views.trace.critical_path.graph import graph
 from haiprof.views.trace.critical_path.window import STEP, Activities, Int32s, Window
@@ -115,19 +115,19 @@ class CriticalPath:
 
     # Summed up only when asked for: of several ranks, a path of one becomes another path first.
 
-    @functools.cached_property
+    @once_property
     def length(self) -> int:
         """``end - start`` less what is unexplained."""
         number, kinds = numbered(self.path["kind"])
         explained = pl.Series((kinds.cast(pl.String) != "unexplained").to_numpy()[number])
         return int(self.path["duration"].filter(explained).sum())
 
-    @functools.cached_property
+    @once_property
     def summary(self) -> pl.DataFrame:
         """By kind, ``elements``, ``duration`` and ``share``; longest first."""
         return pl.DataFrame(self._summed_up("kind"), SUMMARY_SCHEMA, orient="row")
 
-    @functools.cached_property
+    @once_property
     def names(self) -> pl.DataFrame:
         """The same by kind and name."""
         return pl.DataFrame(self._summed_up("kind", "name"), NAMES_SCHEMA, orient="row")

@@ -8,6 +8,7 @@ Times are int64 ns, durations int64 ns. A row number is an index into the frame 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,8 @@ import numpy.typing as npt
 import polars as pl
 
 from haiprof.common.arrow_columns import column, numbers
+from haiprof.common.cores import Beside
+from haiprof.common.once import once, once_property
 from haiprof.views.intervals import Index, Times
 from haiprof.views.trace.linking import roles
 from haiprof.views.trace.linking.ancestors import climb
@@ -132,10 +135,7 @@ class Linked:
 
         For results that several views need, and that are small or expensive.
         """
-        if make not in self._kept:
-            self._kept[make] = make(self)
-        result: Made = self._kept[make]
-        return result
+        return once(self._kept, make, lambda: make(self))
 
     def widened(self, columns: pl.DataFrame) -> Linked:
         """Return this trace with further columns of its activities, and the cached results."""
@@ -154,7 +154,7 @@ class Linked:
                 mask |= self.category == number
         return mask
 
-    @functools.cached_property
+    @once_property
     def named(self) -> tuple[npt.NDArray[np.int32], pl.Series]:
         """For each span of ``ops`` the number of its name, and the names by number."""
         return numbered(self.ops["name"])
@@ -175,17 +175,17 @@ class Linked:
         )
         return mask
 
-    @functools.cached_property
+    @once_property
     def named_activities(self) -> tuple[npt.NDArray[np.int32], pl.Series]:
         """For each activity the number of its name, and the names by number."""
         return numbered(self.activities["name"])
 
-    @functools.cached_property
+    @once_property
     def busy(self) -> npt.NDArray[np.bool_]:
         """Say of each activity whether it kept a device busy (:data:`BUSY`)."""
         return one_of(self.activities["kind"], BUSY)
 
-    @functools.cached_property
+    @once_property
     def roled(self) -> tuple[npt.NDArray[np.int32], pl.Series]:
         """For each activity the number of its role, and the roles by number."""
         return numbered(self.activities["role"])
@@ -197,17 +197,17 @@ class Linked:
         mask: npt.NDArray[np.bool_] = chosen[number]
         return mask
 
-    @functools.cached_property
+    @once_property
     def device(self) -> Times:
         """Of each activity, or -1."""
         return _numbers(self.activities["device"])
 
-    @functools.cached_property
+    @once_property
     def stream(self) -> Times:
         """Of each activity, or -1."""
         return _numbers(self.activities["stream"])
 
-    @functools.cached_property
+    @once_property
     def runtime(self) -> npt.NDArray[np.int32]:
         """For each activity the row of the call that launched it, or -1."""
         rows: npt.NDArray[np.int32] = (
@@ -215,12 +215,12 @@ class Linked:
         )
         return rows
 
-    @functools.cached_property
+    @once_property
     def caller(self) -> npt.NDArray[np.int32]:
         """For each span of ``ops`` the innermost around it that :class:`HostRoles` calls a node."""
         return enclosing(self, self.host.node)
 
-    @functools.cached_property
+    @once_property
     def launcher(self) -> npt.NDArray[np.int32]:
         """For each activity the innermost node around its launch, or -1."""
         op: npt.NDArray[np.int32] = self.activities["op"].cast(pl.Int32).fill_null(-1).to_numpy()
@@ -228,7 +228,7 @@ class Linked:
         nodes: npt.NDArray[np.int32] = np.where(node[op], op, np.append(self.caller, -1)[op])
         return nodes
 
-    @functools.cached_property
+    @once_property
     def eligible(self) -> npt.NDArray[np.bool_]:
         """Say of each span of ``ops`` whether it is an operator that can use tensor cores.
 
@@ -275,6 +275,7 @@ def link(
     from haiprof import _core
 
     rules = rules or Rules()
+    roles = Beside(kernel_roles, kernels, rules.kernels)
     rank = _rank(spans["category"])
     chosen = spans.filter(pl.Series(rank < 255)) if np.any(rank == 255) else spans
     del spans  # of a long trace, to free memory for what follows
@@ -320,7 +321,7 @@ def link(
             nullable("runtime", runtime),
             nullable("op", _around(parent, rank, runtime, chosen, kernels)),
             _step(steps, marked, begun, np.where(known, launches.launch, begun), known),
-            *kernel_roles(kernels, rules.kernels),
+            *roles.result(),
         ),
         steps=steps,
         late={
@@ -357,16 +358,24 @@ def _given(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _ordered(columns: list[pl.Series], order: npt.NDArray[np.int32]) -> pl.DataFrame:
-    """Sort columns by this order, one after the other: each frees its memory for the next."""
+    """Sort columns by this order, one or two at a time: each frees its memory for the next."""
     names = [each.name for each in columns]
-    ordered, none = [], []
-    while columns:
-        each = columns.pop()
-        if each.null_count() == len(each):
-            none.append(pl.lit(None, each.dtype).alias(each.name))
-        else:
-            ordered.append(_gathered(each, order))
-    return pl.DataFrame(ordered).with_columns(none).select(names)
+    none = [pl.lit(None, each.dtype).alias(each.name) for each in columns if _all_null(each)]
+    columns[:] = [each for each in columns if not _all_null(each)]
+
+    def gathered() -> list[pl.Series]:
+        some = []
+        with contextlib.suppress(IndexError):  # none is left
+            while True:
+                some.append(_gathered(columns.pop(), order))
+        return some
+
+    beside = Beside(gathered)
+    return pl.DataFrame(gathered() + beside.result()).with_columns(none).select(names)
+
+
+def _all_null(series: pl.Series) -> bool:
+    return series.null_count() == len(series)
 
 
 def _narrow(spans: pl.DataFrame) -> pl.DataFrame:
