@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextvars
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 
@@ -71,15 +69,16 @@ def test_it_has_the_caller_s_context(alone: bool) -> None:
         assert Beside(asked_for.get).result() == "tables"
 
 
-def test_a_process_that_may_have_no_more_threads_does_it_itself() -> None:
-    program = """
-import threading
-from haiprof.common import cores
-cores._free = threading.Semaphore(1)
-def refuse(*_, **__):
-    raise RuntimeError("can't start new thread")
-threading.Thread.start = refuse
-assert cores.Beside(threading.get_ident).result() == threading.get_ident()
-assert cores._free.acquire(blocking=False)
-"""
-    subprocess.run([sys.executable, "-c", program], check=True)
+@pytest.mark.usefixtures("two_free")
+def test_a_process_that_may_have_no_more_threads_does_it_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    done = []
+    asked = Beside(done.append, threading.get_ident())
+    assert done == []
+    asked.result()
+    assert done == [threading.get_ident()]

@@ -8,7 +8,6 @@ Times are int64 ns, durations int64 ns. A row number is an index into the frame 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -364,11 +363,13 @@ def _ordered(columns: list[pl.Series], order: npt.NDArray[np.int32]) -> pl.DataF
     columns[:] = [each for each in columns if not _all_null(each)]
 
     def gathered() -> list[pl.Series]:
-        some = []
-        with contextlib.suppress(IndexError):  # none is left
-            while True:
-                some.append(_gathered(columns.pop(), order))
-        return some
+        some: list[pl.Series] = []
+        while True:
+            try:
+                each = columns.pop()
+            except IndexError:  # none is left
+                return some
+            some.append(_gathered(each, order))
 
     beside = Beside(gathered)
     return pl.DataFrame(gathered() + beside.result()).with_columns(none).select(names)
