@@ -20,7 +20,7 @@ BUILD = ROOT / "build" / "pythons"
 #: What the recorder needs, which runs in the job's Python where that has haiprof.
 TO_RECORD = ("numpy>=1.26", "pyarrow>=17.0")
 #: What is needed to look at what was recorded, too.
-TO_LOOK = ("plotly>=6.0", "polars>=1.32", "rich>=13.7", "typer>=0.15")
+TO_LOOK = ("isal>=1.7", "plotly>=6.0", "polars>=1.32", "rich>=13.7", "typer>=0.15")
 
 
 def said(*command: str | Path, **keywords: Any) -> str:

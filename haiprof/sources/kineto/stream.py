@@ -11,10 +11,11 @@ import contextlib
 import lzma
 import queue
 import threading
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, Final
+
+from isal import isal_zlib
 
 from haiprof.errors import HaiprofError
 from haiprof.sources.found import is_sqlite, is_url
@@ -31,7 +32,8 @@ _MAGIC: Final = {
     b"\x28\xb5\x2f\xfd": "zstd",
     b"\x04\x22\x4d\x18": "lz4",
 }
-_BROKEN: Final = (zlib.error, lzma.LZMAError, OSError, EOFError, ValueError)
+#: Any: isal's types give its error as an exception, not as a class.
+_BROKEN: Final[Any] = (isal_zlib.error, lzma.LZMAError, OSError, EOFError, ValueError)
 #: A compressed file may always expand to this many bytes; beyond that, to at most this many times
 #: its own size. Traces shrink to a 10th or 20th, some to a 60th; a compressed file is expected to
 #: contain a trace, and one that shrank more than this was made to fill a disk.
@@ -133,7 +135,12 @@ class Pieces:
     def _gzip(self, data: bytes) -> Iterator[bytes]:
         # One file may consist of several members, and end in zeros.
         while data := data.lstrip(b"\0"):
-            member = zlib.decompressobj(31)
+            while len(data) < 4 and (more := self._read()):
+                data += more
+            # isal does not look at them: a header that has them has other fields than it reads.
+            if data[3:4] > b"\x1f":
+                raise ValueError("unknown header flags set")
+            member = isal_zlib.decompressobj(31)
             while not member.eof:
                 if not data and not (data := self._read()):
                     raise EOFError("it ends too early")

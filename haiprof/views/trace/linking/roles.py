@@ -9,13 +9,16 @@ before these.
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+
+from haiprof.common.short_texts import kept_if_short
 
 
 class Rule(NamedTuple):
@@ -88,15 +91,27 @@ def communication(
     names: Iterable[str], rules: Sequence[Rule | tuple[str, str | None]] = KERNELS
 ) -> dict[str, str | None]:
     """Return the ``names`` that communicate, each with its collective (None: not known)."""
-    table = [Rule(*rule) for rule in rules]
-    any_of = re.compile("|".join(f"(?:{rule.pattern})" for rule in table) or r"(?!)", re.IGNORECASE)
-    collectives: dict[str, str | None] = {}
-    for name in names:
-        if any_of.search(name):
-            # Compiled on first use: most traces do not communicate.
-            op = next(r.op for r in table if re.search(r.pattern, name, re.IGNORECASE))
-            collectives[name] = op or collective(name)
-    return collectives
+    said = _by_rules(tuple(Rule(*rule) for rule in rules))
+    return {name: found.op for name in names if (found := said(name)) is not None}
+
+
+class _Communicates(NamedTuple):
+    op: str | None
+
+
+@functools.lru_cache(16)
+def _by_rules(rules: tuple[Rule, ...]) -> Callable[[str], _Communicates | None]:
+    any_of = re.compile("|".join(f"(?:{rule.pattern})" for rule in rules) or r"(?!)", re.IGNORECASE)
+
+    @kept_if_short
+    def said(name: str) -> _Communicates | None:
+        if not any_of.search(name):
+            return None
+        # Compiled on first use: most traces do not communicate.
+        op = next(r.op for r in rules if re.search(r.pattern, name, re.IGNORECASE))
+        return _Communicates(op or collective(name))
+
+    return said
 
 
 def collective(name: str) -> str | None:

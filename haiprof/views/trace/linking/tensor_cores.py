@@ -6,8 +6,11 @@ A name says so only if its author wrote the instruction into it; a kernel with a
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
+
+from haiprof.common.short_texts import kept_if_short
 
 #: Names that match one of these run on tensor cores.
 KERNELS: tuple[str, ...] = (
@@ -44,10 +47,15 @@ NOT_KERNELS: tuple[str, ...] = (
 
 def on_tensor_cores(names: Iterable[str]) -> set[str]:
     """Return the names of kernels that compute on tensor cores."""
-    does = re.compile("|".join(KERNELS))
-    does_not = [re.compile(pattern) for pattern in NOT_KERNELS]
-    return {
-        name
-        for name in names
-        if does.search(name) and not any(pattern.search(name) for pattern in does_not)
-    }
+    return {name for name in names if _is_on_tensor_cores(name)}
+
+
+@kept_if_short
+def _is_on_tensor_cores(name: str) -> bool:
+    does, does_not = _patterns()
+    return does.search(name) is not None and not any(pattern.search(name) for pattern in does_not)
+
+
+@functools.cache
+def _patterns() -> tuple[re.Pattern[str], list[re.Pattern[str]]]:
+    return re.compile("|".join(KERNELS)), [re.compile(pattern) for pattern in NOT_KERNELS]

@@ -17,7 +17,6 @@ Times are ns, shares of one.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -25,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from haiprof.common.short_texts import kept_if_short
 from haiprof.runs import Gpu
 from haiprof.views.trace.linking.ancestors import climb
 from haiprof.views.trace.linking.captured import captured
@@ -62,8 +62,6 @@ SCHEMA: Final = {
 }
 #: A copy between devices, or between a device and the host.
 TRANSFER: Final = "transfer"
-#: Characters up to which the description of a call is kept, with its cost.
-_KEPT: Final = 2000
 _CALL: Final = ("operator", "shapes", "types", "inputs", "kernel")
 _KEY: Final = ("name", "shapes", "types", "inputs", "device", "graph")
 
@@ -97,12 +95,18 @@ def with_costs(linked: Linked, gpus: Sequence[Gpu] = ()) -> tuple[pl.DataFrame, 
         return pl.DataFrame(schema=SCHEMA), []
     devices = groups["device"].unique().to_list()
     peaks = {device: device_peaks(gpus, device) for device in devices}
-    rows, costs = [], []
+    measured, costs = [], []
     for row in groups.iter_rows(named=True):
         call, cost = _priced(row)
-        rows.append(_measured(row, call, cost, peaks[row["device"]]))
+        of = peaks[row["device"]]
+        measured.append({} if cost is None else _measured(row, call, cost, of))
         costs.append(cost)
-    return pl.DataFrame(rows, SCHEMA, orient="row"), costs
+    columns = {
+        name: pl.Series([each.get(name) for each in measured], dtype=kind)
+        for name, kind in SCHEMA.items()
+        if name not in _OWN
+    }
+    return groups.with_columns(**columns).select(*SCHEMA), costs
 
 
 def call_of(row: Mapping[str, Any]) -> Call:
@@ -111,13 +115,10 @@ def call_of(row: Mapping[str, Any]) -> Call:
 
 
 def _priced(row: Mapping[str, Any]) -> tuple[Call, Cost | None]:
-    texts = [None if row[name] is None else str(row[name]) for name in _CALL]
-    short = sum(len(text) for text in texts if text is not None) <= _KEPT
-    return (_price if short else _price.__wrapped__)(*texts)
+    return _price(*(None if row[name] is None else str(row[name]) for name in _CALL))
 
 
-#: The ranks of a job make the same calls.
-@functools.lru_cache(4096)
+@kept_if_short
 def _price(
     operator: str | None,
     shapes: str | None,
@@ -129,12 +130,9 @@ def _price(
     return call, known.cost(call)
 
 
-def _measured(row: dict[str, Any], call: Call, cost: Cost | None, peaks: Peaks) -> dict[str, Any]:
-    """Add to a group what its calls must compute and move, and how fast they did."""
-    copied = row.pop("copy_kind")
-    if cost is None:
-        return {**row, **{name: None for name in SCHEMA if name not in row}}
-    if copied not in (None, "DtoD"):
+def _measured(row: Mapping[str, Any], call: Call, cost: Cost, peaks: Peaks) -> dict[str, Any]:
+    """Return what the calls of a group must compute and move, and how fast they did."""
+    if row["copy_kind"] not in (None, "DtoD"):
         # It crosses a link once, of which no peak is known.
         crossing = call.tensor(0)
         moved = None if crossing is None else crossing.bytes
@@ -145,7 +143,6 @@ def _measured(row: dict[str, Any], call: Call, cost: Cost | None, peaks: Peaks) 
     computing = peaks.computing(cost, tensor_cores=tensor_cores)
     flops_per_s, bytes_per_s = _rate(cost.flops, mean), _rate(cost.bytes, mean)
     return {
-        **row,
         "kind": cost.kind,
         "flops": cost.flops,
         "bytes": cost.bytes,
