@@ -36,7 +36,7 @@ from haiprof.common.wait_status import forget_statuses
 from haiprof.recorder.command import Command, commands_in, remove_note
 from haiprof.recorder.election import Election
 from haiprof.recorder.memory_kills import MemoryKills
-from haiprof.recorder.node import NodeRecorder
+from haiprof.recorder.node import NodeRecorder, has_been_recorded
 from haiprof.recorder.outside import OutsideProcess, notes_in
 from haiprof.recorder.process import RecordedProcess, rings_in
 from haiprof.recorder.run_folder import open_run
@@ -127,6 +127,10 @@ class Recorder:
 
     def _record(self, doorbell: int) -> bool:
         """Record until nothing is left, and close all files; False if something is left."""
+        if not self._anybody_asks() and has_been_recorded(self._run):
+            # Each rank starts a recorder, and on a busy machine one may come when all is over: it
+            # must not write that nothing was there over what the last one has closed.
+            return True
         self._look_at_pace()
         node = self._open_node()
         try:

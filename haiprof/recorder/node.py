@@ -76,6 +76,13 @@ def _claim_folder(run: Folder) -> Folder:
     raise FileExistsError(17, "no free folder for this node", str(run.path / node_name()))
 
 
+def has_been_recorded(run: Folder) -> bool:
+    """Return whether a recorder of this node has closed its files in the run."""
+    with contextlib.suppress(OSError):
+        return (read_process_file(run.folder(node_name())) or {}).get("state") == "closed"
+    return False
+
+
 def _answers(sources: list[SourceReport]) -> list[tuple[str, str, str]]:
     return [(source["name"], source["state"], source["reason"]) for source in sources]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from recording import (
 )
 
 from haiprof.common.owned_files import Folder
-from haiprof.common.places import ring_dir
+from haiprof.common.places import open_rings, ring_dir
 from haiprof.common.process_life import start_time_of
 from haiprof.options import Options
 from haiprof.recorder.command import Command, commands_in, remove_note, write_note
@@ -50,7 +51,8 @@ def record(tmp_path: Path) -> int:
 
 
 def the_node(tmp_path: Path) -> Path:
-    return next(p for p in (tmp_path / "run").iterdir() if p.is_dir() and "#" not in p.name)
+    folders = wait_for(lambda: list((tmp_path / "run").glob("*/process.json")), what="a folder")
+    return next(p.parent for p in folders if "#" not in p.parent.name)
 
 
 def sampled(tmp_path: Path) -> bool:
@@ -95,7 +97,7 @@ def test_a_recorder_that_is_killed_has_a_successor_that_samples_the_command(
     with sleeping() as (process, command):
         write_note(ring_dir(tmp_path / "run"), command)
         killed = record(tmp_path)
-        wait_for(lambda: (tmp_path / "run").exists() and the_node(tmp_path), what="a recorder")
+        the_node(tmp_path)
         os.kill(killed, signal.SIGKILL)
         wait_recorded(shm)
         record(tmp_path)
@@ -145,6 +147,28 @@ def test_without_a_command_to_stay_for_the_second_leaves(shm: Path, tmp_path: Pa
     assert len(recorders(shm)) == 1
     job.communicate("\n")
     wait_recorded(shm)
+
+
+def test_a_recorder_that_comes_when_all_is_over_leaves_the_node_s_files_as_they_are(
+    shm: Path, tmp_path: Path
+) -> None:
+    with sleeping() as (process, command):
+        write_note(ring_dir(tmp_path / "run"), command)
+        record(tmp_path)
+        wait_for(lambda: sampled(tmp_path), what="samples of the command")
+        process.kill()
+        process.wait()
+        wait_recorded(shm)
+    before = process_file(the_node(tmp_path))
+    assert before["ended"] is not None
+    open_rings(ring_dir(tmp_path / "run"), make=True)  # of a rank, which has gone
+    late = os.pidfd_open(record(tmp_path))
+    try:
+        assert select.select([late], [], [], 30)[0]
+    finally:
+        os.close(late)
+    assert process_file(the_node(tmp_path)) == before
+    assert not list(shm.glob("*/*"))
 
 
 @pytest.mark.parametrize(
