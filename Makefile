@@ -20,7 +20,7 @@ marked = $(shell grep -rlE '$(1)' tests --include='test_*.py')
 test: $(VENV)/installed  ## run the tests but those of whole jobs and under the sanitizers
 	$(TESTS)
 
-test-jobs: $(VENV)/installed  ## whole jobs: by launchers, on several hosts, of several ranks
+test-jobs: $(VENV)/installed  ## whole jobs: by launchers, in containers, on several hosts, beside others
 	$(TESTS) -m jobs $(call marked,mark\.jobs)
 
 # Those that real traces and machines are looked at in, as in a checkout with nothing beside it.

@@ -22,7 +22,7 @@ from recording import python, run_python, wait_for
 import haiprof as ours
 from haiprof import Analyzer
 
-pytestmark = pytest.mark.usefixtures("shm")
+pytestmark = [pytest.mark.usefixtures("shm"), pytest.mark.jobs]
 
 PY_SPY = str(Path(sys.executable).parent / "py-spy")
 

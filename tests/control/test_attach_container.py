@@ -22,6 +22,8 @@ from haiprof.control.attach import Attached, RecordingPlan, attach, bring
 from haiprof.control.container_folder import ContainerFolder
 from haiprof.control.find import find
 
+pytestmark = pytest.mark.jobs
+
 LOOPS = """
     import os, sys, time
     print("ready", flush=True)

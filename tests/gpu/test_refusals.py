@@ -20,6 +20,8 @@ DRIVER, CUPTI, BROKEN = "cuda", "cupti", "broken"
 
 JOB = """
 import sys, haiprof, torch
+
+pytestmark = pytest.mark.jobs
 haiprof.start()
 try:
     torch.cuda._lazy_init()

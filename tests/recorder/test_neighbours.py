@@ -36,6 +36,8 @@ KEEPS_MEMORY = {
 
 BURN = """
 import json, sys, time
+
+pytestmark = pytest.mark.jobs
 begun, spent, end = time.monotonic(), time.process_time(), time.monotonic() + float(sys.argv[1])
 while time.monotonic() < end:
     busy = time.process_time() + 0.03
