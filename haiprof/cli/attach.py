@@ -100,6 +100,8 @@ def record(
         return [], NOT_ALL
     whole = plan.warmup + plan.seconds
     try:
+        if code == INTERRUPTED:
+            raise KeyboardInterrupt
         with seconds_passing(words(plan, len(attached), attached[0].process.label), whole) as bar:
             if not _wait(attached, whole, bar, stop or threading.Event()):
                 on_line("the job has ended")
@@ -135,6 +137,11 @@ def ways(processes: Sequence[Found]) -> tuple[list[str], int]:
 def _attach_all(
     processes: Sequence[Found], plan: RecordingPlan, on_line: Callable[[str], None]
 ) -> tuple[list[Attached], int]:
+    """Reach processes; return those that were reached, and the exit code as :func:`attach_to`.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C before any was reached.
+    """
     reached: list[Attached] = []
     enough = threading.Event()
 
@@ -153,8 +160,9 @@ def _attach_all(
             results = list(at_once(one, processes))
     except KeyboardInterrupt:  # those being reached then have been waited for
         enough.set()
-        _end_all(list(reached))
-        raise
+        if not reached:
+            raise
+        return list(reached), INTERRUPTED
     attached = [each for each in results if isinstance(each, Attached)]
     failed = [each for each in results if isinstance(each, HaiprofError)]
     for error in failed[:_NAMED]:

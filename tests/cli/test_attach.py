@@ -106,8 +106,10 @@ def test_ctrl_c_while_ranks_are_reached_ends_those_that_were(
         finally:
             sleeper.kill()
     assert attaching.returncode == 130
-    assert said == "haiprof: interrupted\n"
+    assert said.startswith("haiprof: interrupted: the recording ends here, the job goes on\n")
     (run,) = logs.iterdir()
+    assert f"haiprof: run {run}\n" in said
+    assert "steps, median" in said
     wait_for(lambda: not list(run.glob("*/*.arrows")), 10, "closed files")
     with pytest.raises(ControlError, match="not loaded haiprof"):
         socket_of(process.pid)
