@@ -101,7 +101,13 @@ def test_only_what_a_recorder_needs_is_copied_into_the_container(
     monkeypatch.setattr(
         ContainerFolder, "give", lambda _, source, wanted: copied.append(source.name)
     )
-    attacked(tmp_path, "pass", answer="open(path, 'r+').write('lacks haiprof email pyarrow')")
+    attacked(
+        tmp_path,
+        "pass",
+        # What is written before root has filled the file with zeros is lost.
+        answer="while not os.path.getsize(path): pass\n"
+        "                        open(path, 'r+').write('lacks haiprof email pyarrow')",
+    )
     assert copied == ["haiprof", "pyarrow"]
 
 

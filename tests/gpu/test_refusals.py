@@ -16,12 +16,12 @@ from recording import wait_recorded
 
 import haiprof
 
+pytestmark = pytest.mark.jobs
+
 DRIVER, CUPTI, BROKEN = "cuda", "cupti", "broken"
 
 JOB = """
 import sys, haiprof, torch
-
-pytestmark = pytest.mark.jobs
 haiprof.start()
 try:
     torch.cuda._lazy_init()

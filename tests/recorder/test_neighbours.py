@@ -22,6 +22,8 @@ from commands import start_haiprof, the_run
 from fixtures import ROOT
 from recording import read_table, wait_recorded
 
+pytestmark = pytest.mark.jobs
+
 EXAMPLE = ROOT / "examples" / "train_digits.py"
 MIB = 1 << 20
 #: How long each of them is watched, s.
@@ -36,8 +38,6 @@ KEEPS_MEMORY = {
 
 BURN = """
 import json, sys, time
-
-pytestmark = pytest.mark.jobs
 begun, spent, end = time.monotonic(), time.process_time(), time.monotonic() + float(sys.argv[1])
 while time.monotonic() < end:
     busy = time.process_time() + 0.03
