@@ -19,7 +19,7 @@ PYTHON = (3, 12)
 #: What the machine has: Ubuntu 24.04.
 NEWEST = {"GLIBC": (2, 39), "GLIBCXX": (3, 4, 33)}
 #: Newer ones of polars are too large to be carried.
-MISSING_THERE = ("polars<1.36", "plotly")
+MISSING_THERE = ("isal", "polars<1.36", "plotly")
 #: What may be carried, MiB.
 MOST = 60
 SOURCES = Path(__file__).resolve().parents[2]
