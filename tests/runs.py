@@ -195,10 +195,11 @@ def device_span(
     step: int | None,
     device: int = 0,
     category: str = "phase",
+    uncertainty: int = 500,
 ) -> Row:
     """Make an interval on a stream; ``start`` (after T0) and ``duration`` in ms."""
     row: Row = {"category": category, "name": name, "device": device, "stream": 7, "step": step}
-    row.update(start=T0 + round(start * MS), duration=round(duration * MS), uncertainty=500)
+    row.update(start=T0 + round(start * MS), duration=round(duration * MS), uncertainty=uncertainty)
     return row
 
 

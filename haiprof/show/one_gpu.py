@@ -313,7 +313,8 @@ def details(gpus: list[Gpu], points: int) -> list[go.Figure]:
         if not gpu.tables.intervals.height:
             continue
         tables = gpu.tables
-        found = typical_step(tables.kernels, tables.phases, gpu.recorded_steps, points)
+        sure = tables.phases.filter("sure")
+        found = typical_step(tables.kernels, sure, gpu.recorded_steps, points)
         if found is not None and found.shapes.height:
             return [_lanes(found)]
     return []

@@ -11,8 +11,6 @@ namespace haiprof::gpu {
 namespace {
 
 constexpr int kTries = 4;
-constexpr unsigned kFailures = 3;                   // in a row; then the device is taken for busy
-constexpr unsigned kBusyFor = 32;                   // attempts, before it is given time once more
 constexpr std::uint64_t kNarrow = 20'000;           // ns; a bracket that cannot be bettered much
 constexpr std::uint64_t kSpin = 100'000;            // ns; then the thread sleeps between two looks
 constexpr std::uint64_t kPatience = 2'000'000;      // ns; then the device has better to do
@@ -32,10 +30,13 @@ double between(std::uint64_t from, std::uint64_t to) noexcept {
 }  // namespace
 
 cuda::Result Anchors::query(const Driver& driver, bool& done) noexcept {
+  const std::uint64_t before = ring::clock_ns(CLOCK_REALTIME);
   const cuda::Result result = driver.query_event(spare_);
   done = result == cuda::kSuccess;
   if (done) high_ = ring::clock_ns(CLOCK_REALTIME);
-  return result == cuda::kNotReady ? cuda::kSuccess : result;
+  if (result != cuda::kNotReady) return result;
+  low_ = std::max(low_, before - kSeenLate);
+  return cuda::kSuccess;
 }
 
 cuda::Result Anchors::wait(const Driver& driver, std::uint64_t patience, bool& done) noexcept {
@@ -88,8 +89,11 @@ cuda::Result Anchors::attempt(const Driver& driver) noexcept {
     if (best.half_ns * 2 <= kNarrow) break;
   }
   failures_ = pending_ ? failures_ + 1 : 0;
+  looks_ = 0;
   if (!succeeded) return result;
+  const cuda::Result narrowed = narrow(driver, best);
   const cuda::Result kept = keep(driver, best);
+  if (result == cuda::kSuccess) result = narrowed;
   return result == cuda::kSuccess ? kept : result;
 }
 
@@ -98,14 +102,10 @@ std::uint64_t Anchors::patience() const noexcept {
 }
 
 cuda::Result Anchors::look(const Driver& driver) noexcept {
-  const std::uint64_t before = ring::clock_ns(CLOCK_REALTIME);
+  ++looks_;
   bool done = false;
   cuda::Result result = query(driver, done);
-  if (result != cuda::kSuccess) return result;
-  if (!done) {
-    low_ = std::max(low_, before - kSeenLate);
-    return result;
-  }
+  if (result != cuda::kSuccess || !done) return result;
   pending_ = false;
   if (high_ - low_ > kStale) return result;  // nobody looked for long, or the clock was set back
   Anchor anchor = bracketed();

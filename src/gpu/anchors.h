@@ -6,9 +6,10 @@
 // millionths; how far is measured by the anchors themselves.
 //
 // With CUDA_DEVICE_MAX_CONNECTIONS=1 that stream shares a hardware queue with the job's, so the
-// event waits behind all that was queued before it. Nobody polls for it then: it stays pending, and
-// a later look brackets it between the last time it had not happened and the first time it had.
-// Such brackets are wide, but several of them have less in common than each alone.
+// event waits behind all that was queued before it; on a GPU that several processes use it waits
+// for its process's turn. It then stays pending, and a later look brackets it between the last time
+// it had not happened and the first time it had. Such brackets are wide, but several of them have
+// less in common than each alone.
 #pragma once
 
 #include <array>
@@ -40,6 +41,11 @@ class Anchors {
   bool pending() const noexcept { return pending_; }
   // Whether more anchors would improve times much.
   bool wide() const noexcept { return !known() || newest().half_ns > kWide; }
+  // Whether it pays to look at the pending event every ms. Of many in a row that have to wait, few
+  // are worth that.
+  bool worth_watching() const noexcept {
+    return pending_ && wide() && looks_ < kLooks && (failures_ - 1) % kBusyFor < kFailures;
+  }
 
  private:
   struct Anchor {
@@ -72,11 +78,15 @@ class Anchors {
   bool pending_ = false;
   std::uint64_t low_ = 0, high_ = 0;  // it happened between these
   unsigned failures_ = 0;             // attempts in a row that had to leave it pending
+  unsigned looks_ = 0;                // at the pending one
   double rate_ = 1.0;                 // host's seconds in one of the device's
   double drift_ = kUnmeasuredDrift;
 
   static constexpr double kUnmeasuredDrift = 50e-6;
   static constexpr std::uint64_t kWide = 1'000'000;  // ns
+  static constexpr unsigned kFailures = 3;           // in a row; then the device is taken for busy
+  static constexpr unsigned kBusyFor = 32;           // attempts, before it is given time once more
+  static constexpr unsigned kLooks = 200;
 };
 
 }  // namespace haiprof::gpu

@@ -24,6 +24,8 @@ using std::chrono::milliseconds;
 
 // CUPTI itself delivers only full buffers, so a quiet GPU would be seen seconds late.
 constexpr milliseconds kPeriod{100};
+// How often it is looked whether the stream timer's anchor has happened, while that matters.
+constexpr milliseconds kWatch{1};
 // How often new devices are looked for.
 constexpr std::uint64_t kLook = 1'000'000'000;  // ns
 // How long the end waits for what the GPU has yet to do, of the phases that are timed.
@@ -64,6 +66,7 @@ class Collector {
  private:
   Refusal trace(const std::string& folders, const Settings& settings);
   void work();
+  void wait(std::unique_lock<std::mutex>& lock);
   void turn(bool last);
   void report_losses();
   void meter() noexcept;
@@ -170,10 +173,7 @@ void Collector::work() {
   earlier_ns_ = thread_ns();
   std::unique_lock lock(mutex_);
   for (bool last = false; !last;) {
-    wake_.wait_for(lock, kPeriod, [this] {
-      return leave_ || requested_ != answered_ || Tracer::pressing() ||
-             stepped_.exchange(false, std::memory_order_acquire);
-    });
+    wait(lock);
     const std::uint64_t requested = requested_;
     last = leave_;
     lock.unlock();
@@ -188,6 +188,22 @@ void Collector::work() {
   }
   running_.store(false, std::memory_order_relaxed);
   done_.notify_all();
+}
+
+// Until there is something to do, for a period at most.
+void Collector::wait(std::unique_lock<std::mutex>& lock) {
+  const auto end = std::chrono::steady_clock::now() + kPeriod;
+  const auto is_asked = [this] {
+    return leave_ || requested_ != answered_ || Tracer::pressing() ||
+           stepped_.exchange(false, std::memory_order_acquire);
+  };
+  while (stream_timer().watching() && std::chrono::steady_clock::now() < end) {
+    if (wake_.wait_for(lock, kWatch, is_asked)) return;
+    lock.unlock();
+    stream_timer().watch();
+    lock.lock();
+  }
+  wake_.wait_until(lock, end, is_asked);
 }
 
 void Collector::turn(bool last) {

@@ -53,6 +53,7 @@ class EventPool {
   // The collector's thread's.
   Anchors anchors;
   std::uint64_t anchored_ns = 0;  // CLOCK_MONOTONIC
+  std::uint64_t begun_ns = 0;     // … of the first attempt at an anchor
 
  private:
   friend void release(Event* event) noexcept;

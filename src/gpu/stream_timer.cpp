@@ -18,10 +18,11 @@ namespace {
 
 StreamTimer& the_timer = *new StreamTimer;
 
-constexpr std::uint64_t kAnchored = 1'000'000'000;  // ns between two anchors of a device in use
-constexpr std::uint64_t kNarrowing = 100'000'000;   // … while times are still inaccurate
-constexpr std::uint64_t kLook = 2'000'000;          // ns between two looks at the end
-constexpr std::uint64_t kLeaving = 100'000'000;     // ns that a thread may be in the driver at stop
+constexpr std::uint64_t kAnchored = 1'000'000'000;    // ns between two anchors of a device in use
+constexpr std::uint64_t kNarrowing = 100'000'000;     // … while times are still inaccurate
+constexpr std::uint64_t kFirstTimes = 2'000'000'000;  // ns in which anchors become accurate
+constexpr std::uint64_t kLook = 2'000'000;            // ns between two looks at the end
+constexpr std::uint64_t kLeaving = 100'000'000;  // ns that a thread may be in the driver at stop
 
 void count(std::atomic<std::uint64_t>& counter) noexcept {
   counter.fetch_add(1, std::memory_order_relaxed);
@@ -261,10 +262,31 @@ void StreamTimer::anchor() noexcept {
     if (pool == nullptr || failed()) return;
     if (!wants_anchor(*pool, now) || !enter(*pool)) continue;
     pool->anchored_ns = now;
-    const cuda::Result result = pool->anchors.renew(*driver_);
-    if (result != cuda::kSuccess && !cuda::is_of_capture(result)) {
-      fail("an event of the timer's own", result);
-    }
+    if (pool->begun_ns == 0) pool->begun_ns = now;
+    renew(*pool);
+  }
+}
+
+void StreamTimer::renew(EventPool& pool) noexcept {
+  const cuda::Result result = pool.anchors.renew(*driver_);
+  if (result != cuda::kSuccess && !cuda::is_of_capture(result)) {
+    fail("an event of the timer's own", result);
+  }
+}
+
+bool StreamTimer::watching() const noexcept {
+  if (driver_ == nullptr || failed()) return false;
+  return std::any_of(pools_.begin(), pools_.end(), [](const auto& place) {
+    const EventPool* const pool = place.load(std::memory_order_acquire);
+    return pool != nullptr && pool->anchors.worth_watching();
+  });
+}
+
+void StreamTimer::watch() noexcept {
+  for (auto& place : pools_) {
+    EventPool* const pool = place.load(std::memory_order_acquire);
+    if (pool == nullptr || failed()) return;
+    if (pool->anchors.worth_watching() && enter(*pool)) renew(*pool);
   }
 }
 
@@ -272,15 +294,16 @@ void StreamTimer::take(double seconds) noexcept {
   if (driver_ == nullptr) return;
   fetch_submitted();
   anchor();
-  resolve();
+  const bool last = seconds > 0;
+  resolve(last);
   const std::uint64_t begin = ring::clock_ns(CLOCK_MONOTONIC);
   while (!waiting_.empty() && !failed() &&
          static_cast<double>(ring::clock_ns(CLOCK_MONOTONIC) - begin) < seconds * 1e9) {
     sleep_ns(kLook);
     anchor();
-    resolve();
+    resolve(last);
   }
-  if (seconds > 0 || failed()) {
+  if (last || failed()) {
     for (const std::uint32_t index : waiting_) {
       count(counters_.unresolved);
       put_back(index);
@@ -300,17 +323,24 @@ void StreamTimer::fetch_submitted() noexcept {
   std::reverse(waiting_.begin() + static_cast<std::ptrdiff_t>(before), waiting_.end());
 }
 
-void StreamTimer::resolve() noexcept {
+void StreamTimer::resolve(bool last) noexcept {
   busy_.clear();
   std::size_t left = 0;
   for (const std::uint32_t index : waiting_) {
-    if (settle(pending_[index])) {
+    const bool waits = !last && awaits_better_times(*pending_[index].to->pool);
+    if (!waits && settle(pending_[index])) {
       put_back(index);
     } else {
       waiting_[left++] = index;
     }
   }
   waiting_.resize(left);
+}
+
+// An anchor of now serves what happened seconds ago.
+bool StreamTimer::awaits_better_times(const EventPool& pool) const noexcept {
+  return pool.anchors.wide() && waiting_.size() < kPending / 2 &&
+         ring::clock_ns(CLOCK_MONOTONIC) - pool.begun_ns < kFirstTimes;
 }
 
 bool StreamTimer::settle(const Pending& pending) noexcept {

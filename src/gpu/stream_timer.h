@@ -84,6 +84,9 @@ class StreamTimer {
   void begin_thread() noexcept;
   // seconds: how long it may wait for what the device has not reached yet, which then is lost.
   void take(double seconds) noexcept;
+  // Whether watch() should be called every ms until take().
+  bool watching() const noexcept;
+  void watch() noexcept;
 
   TimerCounts counts() const noexcept;
 
@@ -127,8 +130,11 @@ class StreamTimer {
   }
 
   void anchor() noexcept;
+  void renew(EventPool& pool) noexcept;
   void fetch_submitted() noexcept;
-  void resolve() noexcept;
+  // last: nothing may wait for better times.
+  void resolve(bool last) noexcept;
+  bool awaits_better_times(const EventPool& pool) const noexcept;
   // True when it is finished, one way or the other.
   bool settle(const Pending& pending) noexcept;
   void put_back(std::uint32_t index) noexcept;

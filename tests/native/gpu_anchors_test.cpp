@@ -120,6 +120,55 @@ void a_device_that_is_always_behind_is_bracketed_without_waiting_for_it() {
   CHECK(uncertainty_of_now(driver, anchors) < 500'000);
 }
 
+// As on a GPU that several processes use: an event waits for tens of ms, and happens on its turn.
+void a_pending_event_that_is_watched_is_an_accurate_anchor() {
+  const gpu::Driver driver = test::timed_driver();
+  gpu::Anchors anchors;
+  test::hangs = true;
+  CHECK_EQUAL(anchors.renew(driver), gpu::cuda::kSuccess);
+  for (int i = 0; i < 20; ++i) {
+    CHECK(anchors.worth_watching());
+    usleep(1'000);
+    CHECK_EQUAL(anchors.renew(driver), gpu::cuda::kSuccess);
+  }
+  test::hangs = false;
+  CHECK_EQUAL(anchors.renew(driver), gpu::cuda::kSuccess);
+  CHECK(anchors.known() && !anchors.worth_watching());
+  // Without the looks it would be 11 ms; a machine under load wakes up late.
+  CHECK(uncertainty_of_now(driver, anchors) < 5'000'000);
+}
+
+void an_event_that_never_happens_is_not_watched_for_ever() {
+  const gpu::Driver driver = test::timed_driver();
+  gpu::Anchors anchors;
+  test::hangs = true;
+  CHECK_EQUAL(anchors.renew(driver), gpu::cuda::kSuccess);
+  int looks = 0;
+  for (; anchors.worth_watching() && looks < 10'000; ++looks) {
+    CHECK_EQUAL(anchors.renew(driver), gpu::cuda::kSuccess);
+  }
+  CHECK(looks > 0 && looks < 1'000);
+  CHECK(anchors.pending());
+  test::hangs = false;
+}
+
+// Each bracket holds, so the times that two have in common hold, too.
+void an_anchor_is_no_worse_than_the_one_before() {
+  const gpu::Driver driver = test::timed_driver();
+  gpu::Anchors anchors;
+  test::speed = 1.0;
+  CHECK_EQUAL(anchors.renew(driver), gpu::cuda::kSuccess);
+  const double first = uncertainty_of_now(driver, anchors);
+  gpu::Driver slow = driver;
+  slow.record_event = [](gpu::cuda::Event event, gpu::cuda::Stream stream) {
+    const gpu::cuda::Result result = test::timed_driver().record_event(event, stream);
+    usleep(1'000);
+    return result;
+  };
+  CHECK_EQUAL(anchors.renew(slow), gpu::cuda::kSuccess);
+  CHECK(uncertainty_of_now(driver, anchors) < first + 100'000);
+}
+
 void what_nobody_looked_at_for_long_is_no_anchor() {
   const gpu::Driver driver = test::timed_driver();
   gpu::Anchors anchors;
@@ -141,6 +190,9 @@ int main() {
   a_clock_that_was_set_is_believed_from_then_on();
   a_device_that_is_too_busy_costs_some_ms_and_no_anchor_is_lost();
   a_device_that_is_always_behind_is_bracketed_without_waiting_for_it();
+  a_pending_event_that_is_watched_is_an_accurate_anchor();
+  an_event_that_never_happens_is_not_watched_for_ever();
+  an_anchor_is_no_worse_than_the_one_before();
   what_nobody_looked_at_for_long_is_no_anchor();
   return test::result();
 }

@@ -13,7 +13,12 @@ import polars as pl
 from haiprof.views.intervals import Index, Times, innermost
 
 #: Columns of device spans that these views need.
-SPAN_COLUMNS = ("start", "duration", "category", "name", "device", "stream", "step")
+SPAN_COLUMNS = (
+    "start", "duration", "category", "name", "device", "stream", "step", "uncertainty",
+)  # fmt: skip
+#: Kernels are given to the phases of a step whose times are known to within this share of their
+#: mean length.
+SURE_WITHIN = 0.25
 SEGMENTS_SCHEMA = {
     "device": pl.Int32(),
     "group": pl.Int64(),
@@ -22,6 +27,7 @@ SEGMENTS_SCHEMA = {
     "stream": pl.UInt32(),
     "start": pl.Int64(),
     "end": pl.Int64(),
+    "sure": pl.Boolean(),
 }
 STEPS_SCHEMA = {
     "device": pl.Int32(),
@@ -37,7 +43,9 @@ def segments(spans: pl.DataFrame) -> pl.DataFrame:
 
     Where phases overlap, each instant belongs to the one that started last, as with phases of the
     host. Consecutive phases of one step on one device share a ``group``, which is of one step even
-    if the job restarts its step count.
+    if the job restarts its step count. A group is ``sure`` where its times are known well enough to
+    say which kernels ran in which phase (:data:`SURE_WITHIN`); the lengths of phases are always
+    known.
     """
     found = spans.filter(pl.col("category") == "phase", pl.col("device").is_not_null())
     frames = []
@@ -46,15 +54,19 @@ def segments(spans: pl.DataFrame) -> pl.DataFrame:
         start = mine["start"].to_numpy()
         low, high, owner = innermost(start, start + mine["duration"].to_numpy())
         frames.append(
-            mine.select("device", "step", "name", "stream")[owner].with_columns(
+            mine.select("device", "step", "name", "stream", "uncertainty")[owner].with_columns(
                 pl.Series("start", low), pl.Series("end", high)
             )
         )
     if not frames:
         return pl.DataFrame(schema=SEGMENTS_SCHEMA)
     everything = pl.concat(frames)
-    return everything.with_columns(pl.struct("device", "step").rle_id().alias("group")).select(
-        pl.col(name).cast(kind) for name, kind in SEGMENTS_SCHEMA.items()
+    length = (pl.col("end") - pl.col("start")).mean()
+    sure = pl.col("uncertainty").max().fill_null(0) <= SURE_WITHIN * length
+    return (
+        everything.with_columns(pl.struct("device", "step").rle_id().alias("group"))
+        .with_columns(sure.over("group").alias("sure"))
+        .select(pl.col(name).cast(kind) for name, kind in SEGMENTS_SCHEMA.items())
     )
 
 
@@ -91,19 +103,20 @@ def place(
 
     Returns:
         For each activity a row of ``phases``, or -1; and whether it starts within that phase. If it
-        does not, it starts between that phase and the next one of the same step.
+        does not, it starts between that phase and the next one of the same step. No activity is
+        placed in a step that is not sure.
     """
     at = np.full(len(start), -1, np.int64)
     within = np.zeros(len(start), bool)
     low, high = phases["start"].to_numpy(), phases["end"].to_numpy()
-    group = phases["group"].to_numpy()
+    group, sure = phases["group"].to_numpy(), phases["sure"].to_numpy()
     of = phases["device"].to_numpy()
     for number in np.unique(of):
         rows = np.flatnonzero(of == number)
         offset, count = int(rows[0]), len(rows)
         mine = np.flatnonzero(device == number)
         last = offset + np.searchsorted(low[rows], start[mine], side="right") - 1
-        begun = last >= offset
+        begun = (last >= offset) & sure[last]
         inside = begun & (start[mine] < high[last])
         following = np.minimum(last + 1, offset + count - 1)
         between = begun & (following > last) & (group[following] == group[last])

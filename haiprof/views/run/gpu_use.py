@@ -117,7 +117,7 @@ def use(
             rest -= idle
         result.idle_ns[step_views.OTHER] = result.idle_ns.get(step_views.OTHER, 0) + rest
         within = stepped.filter(
-            pl.col("device") == device, pl.col("group").is_in(mine["group"].implode())
+            "sure", pl.col("device") == device, pl.col("group").is_in(mine["group"].implode())
         )
         for name, low, high in _by_name(within):
             phase, part = int((high - low).sum()), int(covered(*ran, low, high).sum())

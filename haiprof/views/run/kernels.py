@@ -135,7 +135,8 @@ def device_phases(
     Columns: ``step``, ``name``, ``device``, ``stream``, ``start``, ``duration`` (on the main
     stream, idle time included; phases of one name in one step are added), ``busy`` (how much of it
     some activity of the device ran, on any stream), ``idle`` (the rest) and ``kernels`` (kernels
-    that start in it). The last three are null in steps in which kernels were not recorded.
+    that start in it). The last three are null in steps in which kernels were not recorded, or whose
+    times are not sure.
 
     Args:
         kernels: activities with the columns :data:`COLUMNS`.
@@ -144,7 +145,8 @@ def device_phases(
             devices.
     """
     stepped = phases.with_row_index("row").filter(pl.col("step").is_not_null())
-    known = stepped["group"].is_in(recorded_steps["group"].implode()).to_numpy()
+    in_recorded = stepped["group"].is_in(recorded_steps["group"].implode())
+    known = (in_recorded & stepped["sure"]).to_numpy()
     busy = np.zeros(phases.height, np.int64)
     low, high = phases["start"].to_numpy(), phases["end"].to_numpy()
     of = phases["device"].to_numpy()

@@ -225,9 +225,11 @@ def all_windows(
 ) -> pl.DataFrame:
     """Return the recorded steps of each device.
 
-    A device without phases of its own has the host's steps: the GPU runs behind the host, so its
-    activity at the ends of a recorded interval is then slightly off.
+    A device without phases of its own, or with none whose times are sure, has the host's steps: the
+    GPU runs behind the host, so its activity at the ends of a recorded interval is then slightly
+    off.
     """
+    phases = phases.filter("sure")
     own = windows(intervals, device_steps(phases), on_host)
     used = kernels.filter(pl.col("kind").is_in(list(BUSY_KINDS)))["device"].drop_nulls().unique()
     others = sorted(set(used) - set(phases["device"].unique()))

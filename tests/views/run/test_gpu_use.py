@@ -62,6 +62,16 @@ def test_without_device_phases_the_steps_of_the_host_count() -> None:
     assert (use.steps, use.phase_ns) == (0, {})
 
 
+def test_where_the_times_of_device_phases_are_not_sure_the_steps_of_the_host_count() -> None:
+    device = [{**row, "uncertainty": 10 * runs.MS} for row in runs.device_loop(6)]
+    use = use_of(runs.kernel_loop(2, 3), runs.loop(6), device, WINDOW)
+    assert use.recorded_ns == 24 * runs.MS
+    assert use.busy_ns == 18 * runs.MS
+    # How long they were is known all the same.
+    assert use.phase_ns["backward"] == 30 * runs.MS
+    assert use.recorded_phase_ns == {}
+
+
 def test_each_of_two_devices_is_counted() -> None:
     device = runs.device_loop(6) + runs.device_loop(6, device=1)
     one = use_of(runs.kernel_loop(2, 3), runs.loop(6), runs.device_loop(6), WINDOW)

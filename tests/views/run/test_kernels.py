@@ -59,6 +59,43 @@ def test_without_device_phases_or_activities_nothing_is_attributed() -> None:
     assert empty.height == 0
 
 
+def test_no_kernel_is_given_to_phases_whose_times_are_not_sure() -> None:
+    # As on a GPU that others use as well: a step of 10 ms is known to within 2 ms, the next is not.
+    wide = 4 * runs.MS
+    device = [
+        runs.device_span(0, 5, "forward", 3, uncertainty=runs.MS),
+        runs.device_span(5, 5, "backward", 3, uncertainty=runs.MS),
+        runs.device_span(10, 5, "forward", 4, uncertainty=wide),
+        runs.device_span(15, 5, "backward", 4, uncertainty=500),
+        runs.device_span(20, 5, "forward", 5),
+    ]
+    assert attributed([runs.activity(t, 1) for t in (1, 6, 11, 16, 21)], device) == [
+        (3, "forward"),
+        (3, "backward"),
+        (None, None),
+        (None, None),
+        (5, "forward"),
+    ]
+
+
+def test_phases_whose_times_are_not_sure_have_their_lengths_and_no_busy_time() -> None:
+    rows = runs.device_loop(6)
+    for row in rows:
+        row["uncertainty"] = 500 if row["step"] == 2 else 5 * runs.MS
+    device = phases(rows)
+    on_host = recorded_views.host_steps(spans([]))
+    windows = recorded_views.windows(intervals(WINDOW), device_views.device_steps(device), on_host)
+    found = kernel_views.device_phases(kernels(runs.kernel_loop(2, 3)), device, windows)
+    assert found.height == 18
+    assert found["duration"].null_count() == 0
+    assert set(found.drop_nulls("busy")["step"]) == {2}
+
+
+def test_spans_of_a_run_without_uncertainties_are_sure() -> None:
+    rows = [{**row, "uncertainty": None} for row in runs.device_loop(2)]
+    assert phases(rows)["sure"].all()
+
+
 def test_user_ranges_on_a_device_are_no_phases() -> None:
     device = [runs.device_span(0, 5, "F", 3, category="user")]
     assert attributed([runs.activity(3, 1)], device) == [(None, None)]
