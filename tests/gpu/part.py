@@ -15,6 +15,7 @@ import ctypes
 import functools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -32,6 +33,7 @@ from gpu import jobs
 RESERVE = 2.0
 NEEDS_GPU = "needs a GPU"
 _PR_SET_PDEATHSIG = 1
+_ERROR = re.compile(r"[A-Za-z_.]*(Error|Exception)\b")
 
 
 class Skipped(Exception):
@@ -245,9 +247,11 @@ def scratch() -> tempfile.TemporaryDirectory[str]:
 
 
 def _tail(file: Any) -> str:
+    """The last error and what follows it, or else the last lines."""
     file.seek(0)
     lines = [line for line in file.read().splitlines() if line.strip()]
-    return " | ".join(lines[-3:])[-600:]
+    errors = [at for at, line in enumerate(lines) if _ERROR.match(line)]
+    return " | ".join(lines[errors[-1] :] if errors else lines[-3:])[:600]
 
 
 def own_rings(folder: str, name: str) -> str:

@@ -31,7 +31,7 @@ UNIONS = {"first": ("raw", "correctness")}
 ALWAYS = "machine"
 
 _RAW = (
-    Planned("raw", "0 CUPTI and NVML without haiprof", "raw", 60, haiprof=False),
+    Planned("raw", "0 CUPTI and NVML without haiprof", "raw", 75, haiprof=False),
     Planned("machine", "The machine", "machine", 40, haiprof=False),
 )
 _CORRECTNESS = (
@@ -48,7 +48,7 @@ _CORRECTNESS = (
     Planned("report", "haiprof run, and its report", "report", 150),
     Planned("fsdp", "FSDP in bfloat16, with its side streams", "fsdp", 120),
     Planned("handover", "B1 torch.profiler before, meanwhile and after", "handover", 100),
-    Planned("teardown", "B1 torch.profiler with TEARDOWN_CUPTI=1", "handover", 80, "teardown"),
+    Planned("teardown", "B1 torch.profiler with TEARDOWN_CUPTI=1", "handover", 115, "teardown"),
     Planned("sessions", "B1 torch.profiler while kernels are queued", "sessions", 90),
     Planned("late-graphs", "A4 Windows and graphs captured between them", "late_graphs", 80),
     Planned("connections", "A3 Device phases with one hardware queue", "connections", 80),

@@ -28,7 +28,7 @@ KIND_NAMES = {1: "memcpy", 2: "memset", 10: "kernel", 17: "overhead", 38: "synch
 def measure(part: Part) -> None:
     part.needs_kernels()
     # The library that stands in for CUPTI knows kernels alone.
-    for what in ("eager", "graphs", "copies") if part.device == "cuda" else ("eager",):
+    for what in ("eager", "graphs", "nodes", "copies") if part.device == "cuda" else ("eager",):
         part.piece(what, one, part, what)
 
 
@@ -47,13 +47,10 @@ def _work(what: str, machine: jobs.Machine) -> Callable[[], object]:
         return lambda: training.steps(3)
     if what == "graphs":
         graph = jobs.training("graph", machine)
+        return lambda: graph.steps(1)
+    if what == "nodes":
         launches = jobs.Launches(machine)
-
-        def replays() -> None:
-            graph.steps(1)
-            launches.replays(1)
-
-        return replays
+        return lambda: launches.replays(1)
     host = torch.zeros(1 << 16)
     pinned = torch.zeros(1 << 16)
     pinned = pinned.pin_memory() if machine.cuda else pinned
@@ -117,9 +114,13 @@ def _graphs(device: str, words: Sequence[str]) -> dict[str, Any]:
     return _record("graphs", device)
 
 
+def _nodes(device: str, words: Sequence[str]) -> dict[str, Any]:
+    return _record("nodes", device)
+
+
 def _copies(device: str, words: Sequence[str]) -> dict[str, Any]:
     return _record("copies", device)
 
 
 if __name__ == "__main__":
-    main(measure, {"eager": _eager, "graphs": _graphs, "copies": _copies})
+    main(measure, {"eager": _eager, "graphs": _graphs, "nodes": _nodes, "copies": _copies})

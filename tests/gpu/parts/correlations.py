@@ -1,7 +1,7 @@
 """Whether correlation ids grow in the order of launches.
 
 If so, one that is taken at the boundary of two phases tells the kernels of both apart. Looked at
-with kernels alone recorded, and with one call of the runtime. And whether kernels of graphs have
+with kernels alone recorded, and with the calls of the runtime. And whether kernels of graphs have
 the id of their launch, which CUPTI before 13.1 has wrong from the second recording on.
 """
 
@@ -89,10 +89,8 @@ def _run(device: str, calls: bool) -> dict[str, Any]:
     flag = torch.zeros(32, dtype=torch.int8, device=device)
     machine.wait()
     library, probe = cupti.loaded(), cupti.Probe()
-    cupti.begin_recording(library, probe, cupti.KERNEL)
-    if calls:
-        for cbid in cupti.EVENT_RECORD:
-            library.must("cuptiActivityEnableRuntimeApi", cbid, 1)
+    kinds = (cupti.KERNEL, cupti.RUNTIME) if calls else (cupti.KERNEL,)
+    cupti.begin_recording(library, probe, *kinds)
 
     def boundary() -> None:
         flag.bitwise_not_()
@@ -108,7 +106,7 @@ def _run(device: str, calls: bool) -> dict[str, Any]:
         boundary()
         training.optimizer.zero_grad()
     machine.wait()
-    cupti.end_recording(library, probe, cupti.KERNEL)
+    cupti.end_recording(library, probe, *kinds)
     kernels, api, _ = cupti.read(library, probe.buffers())
     if not kernels:
         raise RuntimeError("CUPTI recorded no kernel")
@@ -152,14 +150,10 @@ def _graphs(device: str, words: Sequence[str]) -> dict[str, Any]:
     recordings = []
     for _ in range(3):
         before = len(probe.buffers())
-        cupti.begin_recording(library, probe, cupti.KERNEL)
-        for cbid in cupti.GRAPH_LAUNCH:
-            library.must("cuptiActivityEnableRuntimeApi", cbid, 1)
+        cupti.begin_recording(library, probe, cupti.KERNEL, cupti.RUNTIME)
         launches.replays(3)
         launches.machine.wait()
-        for cbid in cupti.GRAPH_LAUNCH:
-            library.must("cuptiActivityEnableRuntimeApi", cbid, 0)
-        cupti.end_recording(library, probe, cupti.KERNEL)
+        cupti.end_recording(library, probe, cupti.KERNEL, cupti.RUNTIME)
         kernels, calls, _ = cupti.read(library, probe.buffers()[before:])
         ids = {call.correlation for call in calls if call.cbid in cupti.GRAPH_LAUNCH}
         recordings.append([len(kernels), sum(kernel.correlation in ids for kernel in kernels)])

@@ -46,6 +46,16 @@ def total(kernels: dict[str, Any], which: int) -> float:
     return float(sum(found[which] for found in kernels.values()))
 
 
+def apart(found: dict[str, Any]) -> tuple[dict[str, Any], int]:
+    """Kernels, and the number of copies and sets.
+
+    In a graph CUPTI takes a copy for what it is, or for a kernel, depending on when it began.
+    """
+    kernels = {n: k for n, k in found["kernels"].items() if not n.startswith(("memcpy", "memset"))}
+    moved = sum(n for kind, n in found["others"].items() if "memcpy" in kind or "memset" in kind)
+    return kernels, moved + round(total(found["kernels"], 0) - total(kernels, 0))
+
+
 def unequal(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
     """The names whose numbers of kernels differ, with both numbers."""
     return [
@@ -56,16 +66,20 @@ def unequal(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
 
 
 def tell(part: Part, model: str, ours: dict[str, Any], theirs: dict[str, Any]) -> None:
-    here, there = total(ours["kernels"], 0), total(theirs["kernels"], 0)
+    (our_kernels, our_moves), (their_kernels, their_moves) = apart(ours), apart(theirs)
+    here, there = total(our_kernels, 0), total(their_kernels, 0)
     if not there:
         raise RuntimeError("torch.profiler recorded no kernel")
-    differ = unequal(ours["kernels"], theirs["kernels"])
+    differ = unequal(our_kernels, their_kernels)
     part.row(f"{model}: kernels in {STEPS} steps", here, "kernels",
              target=f"= {there:.0f}, as torch.profiler", met=here == there)  # fmt: skip
     part.row(f"{model}: names of kernels with another count", len(differ), "names",
              target="= 0", met=not differ, note="; ".join(differ)[:600])  # fmt: skip
-    part.fact(f"{model}: other GPU activities", {"haiprof": ours["others"],
-                                                 "torch.profiler": theirs["others"]})  # fmt: skip
+    part.row(f"{model}: copies and sets in {STEPS} steps", our_moves, "activities",
+             target=f"= {their_moves}, as torch.profiler",
+             met=our_moves == their_moves)  # fmt: skip
+    others = {"haiprof": ours["others"], "torch.profiler": theirs["others"]}
+    part.fact(f"{model}: other GPU activities", others)
     part.fact(f"{model}: streams", ours["streams"])
     part.fact(f"{model}: haiprof's events", ours["events"])
 

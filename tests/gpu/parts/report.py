@@ -23,7 +23,9 @@ TABLES = ("Steps on the GPU", "GPUs", "Device phases, a step", "Kernels and copi
 
 def measure(part: Part) -> None:
     example = Path(os.environ["GPU_SUITE_SOURCES"], "examples", "train_digits.py")
-    missing = [name for name in ("isal", "polars", "plotly") if importlib.util.find_spec(name) is None]
+    missing = [
+        name for name in ("isal", "polars", "plotly") if importlib.util.find_spec(name) is None
+    ]
     with scratch() as folder:
         command = [
             sys.executable, "-m", "haiprof.cli.main", "run", "--log-dir", folder, "--run",

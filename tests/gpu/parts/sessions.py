@@ -1,11 +1,13 @@
 """Sessions of torch.profiler that begin while kernels are queued: who records which?
 
-Before, in and after a session kernels of different names are launched, and nobody waits for the
-GPU in between. So each kernel's name says when it was launched, whatever the clocks say.
+Before and in a session kernels of different names are launched, and nobody waits for the GPU in
+between; so are they after it, once haiprof records again, and before the next. So each kernel's
+name says when it was launched, whatever the clocks say.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,8 @@ from gpu.part import Part, main, scratch
 from gpu import jobs, modes, recorded
 
 SESSIONS = 3
+#: haiprof records again so long after a session, s, and some more.
+RESUMED = 1.0
 #: So many kernels of about half a millisecond each are under way when a session begins.
 QUEUED = 400
 FLOATS = 1 << 28
@@ -82,6 +86,7 @@ def sessions(device: str) -> Counts:
         queue("before")
         with jobs.torch_profiler(device) as profiler:
             queue("inside")
+        time.sleep(RESUMED)
         queue("after")
         profilers.append(profiler)
     jobs.Machine(device).wait()
