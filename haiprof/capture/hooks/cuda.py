@@ -33,7 +33,6 @@ _KERNEL_LOSSES: Final = {
 }
 _SPAN_LOSSES: Final = {
     "boundaries_exhausted": "boundaries without a free CUDA event",
-    "spans_with_one_end": "intervals with one end that was not timed",
     "spans_apart": "intervals that ended on another stream than they began on",
     "spans_unresolved": "intervals the GPU had not finished",
 }
@@ -41,6 +40,8 @@ _SPANS_LEFT_OUT: Final = {
     "boundaries_left_out": "ends of phases to keep the cost down",
     "boundaries_capturing": "inside the capture of a graph",
     "replays_left_out": "replays of CUDA graphs to keep the cost down",
+    # Such as the phase in which the job first used CUDA, or recording was stopped.
+    "spans_with_one_end": "with an event at one end only",
 }
 
 #: How long a start that was stopped meanwhile may take to end, s.
