@@ -58,7 +58,7 @@ _CORRECTNESS = (
 _REST = (
     Planned("times", "A1 Kernel times, against torch.profiler", "counts", 90,
             "times,transformer,resnet50"),
-    Planned("soak", "A5, B4 Many millions of kernels", "soak", 55),
+    Planned("soak", "A5, B4 Many millions of kernels", "soak", 75),
     Planned("launches", "A2, B2 Cost per launch, and distortion on the GPU", "launches", 36),
     Planned("phases", "A3 Device phases", "phases", 36, "resnet50,transformer"),
     Planned("replays", "A4 Replays of CUDA graphs", "replays", 24),
