@@ -113,12 +113,7 @@ struct Trampolines {
       last = all.kinds_ == bit(kind);
       all.kinds_ &= ~bit(kind);
     });
-    // CUPTI may have written into a buffer of ours instead of asking for one of the other's, which
-    // then would not know that there is something to flush.
-    if (last && call.all().tracer_.holds()) {
-      call.real().flush_all(cupti::kFlushForced);
-      call.note([](Handover& all) { all.flushed_ = true; });
-    }
+    if (last) call.all().borrow();
     return result;
   }
 
@@ -126,6 +121,7 @@ struct Trampolines {
     const Call call(Call::goes_on);
     const cupti::Result result = call.real().flush_all(flags);
     call.note([](Handover& all) { all.flushed_ = all.kinds_ == 0; });
+    if (flags & cupti::kFlushForced) call.all().give_back();
     return result;
   }
 
@@ -143,6 +139,7 @@ struct Trampolines {
   static cupti::Result finalize() noexcept {
     const Call call(Call::finalizes);
     const cupti::Result result = call.real().finalize();
+    call.all().give_back();
     call.note([](Handover& all) {
       all.kinds_ = 0;
       all.flushed_ = true;
@@ -234,6 +231,26 @@ bool Handover::take_back() noexcept {
   lasts_.store(false, std::memory_order_release);
   calls_.store(false);
   return true;
+}
+
+// Kineto does not look for records while CUPTI has no buffer of its. But CUPTI may have written a
+// session's into buffers of ours, and follow() has CUPTI return all before a slow Kineto asks. So
+// one is borrowed until Kineto flushes by force, which is right before it looks.
+void Handover::borrow() noexcept {
+  const cupti::BufferRequested ask = this->ask();
+  if (ask == nullptr) return;
+  give_back();
+  std::uint8_t* buffer = nullptr;
+  std::size_t bytes = 0, most = 0;
+  ask(&buffer, &bytes, &most);
+  borrowed_bytes_.store(bytes, std::memory_order_relaxed);
+  borrowed_.store(buffer, std::memory_order_release);
+}
+
+void Handover::give_back() noexcept {
+  std::uint8_t* const buffer = borrowed_.exchange(nullptr, std::memory_order_acq_rel);
+  if (buffer == nullptr) return;
+  give()(nullptr, 0, buffer, borrowed_bytes_.load(std::memory_order_relaxed), 0);
 }
 
 }  // namespace haiprof::gpu

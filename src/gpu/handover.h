@@ -73,11 +73,15 @@ class Handover {
   friend struct Trampolines;
   bool unused() const noexcept;
   bool over_now() const noexcept;
+  void borrow() noexcept;
+  void give_back() noexcept;
   class Call;
 
   std::atomic<bool> forked_{false}, lasts_{false}, ours_{false}, calls_{false}, ever_ours_{false};
   std::atomic<cupti::BufferRequested> ask_{nullptr};
   std::atomic<cupti::BufferCompleted> give_{nullptr};
+  std::atomic<std::uint8_t*> borrowed_{nullptr};  // a buffer of the other's, without records
+  std::atomic<std::size_t> borrowed_bytes_{0};
   Tracer tracer_{};
   Cupti cupti_;
   interpose::Interposer interposer_;

@@ -133,7 +133,8 @@ bool any_allocated() {
 
 // CuptiActivityApi::clearActivities
 void clear() {
-  if (any_allocated()) CUPTI(cuptiActivityFlushAll)(0);
+  if (!any_allocated()) return;
+  CUPTI(cuptiActivityFlushAll)(0);
   const std::lock_guard guard(mutex);
   ready.clear();
 }
@@ -220,11 +221,10 @@ void kineto_toggle_off() {
 // `room`; returns how many there are.
 std::size_t kineto_process(std::uint32_t* ids, std::size_t room) {
   std::vector<Full> buffers;
+  // With nothing allocated torch up to 2.12 does not look at what is ready either.
   if (any_allocated()) {
     CUPTI(cuptiActivityFlushAll)(cupti::kFlushForced);
     set_per_thread(0);
-  }
-  {
     const std::lock_guard guard(mutex);
     buffers.swap(ready);
   }
