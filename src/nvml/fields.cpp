@@ -25,7 +25,6 @@ std::uint64_t whole(const FieldValue& value) noexcept {
 }  // namespace
 
 Fields::Fields(const Nvml& nvml) {
-  ask(kEnergy, kEnergySlot);
   ask(kPowerInstant, kPowerNowSlot);
   ask(kPowerAverage, kPowerMeanSlot);
   ask(kMemoryTemperature, kMemoryCelsiusSlot);

@@ -12,7 +12,6 @@ namespace haiprof::nvml {
 
 // The meaning of one field, or of the sum of several.
 enum Slot : std::size_t {
-  kEnergySlot,
   kPowerNowSlot,
   kPowerMeanSlot,
   kMemoryCelsiusSlot,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -163,7 +164,7 @@ def test_a_reading_is_a_handful_of_cheap_calls_for_each_gpu(run: Callable[..., A
         "answer([nvml().fake_calls(name.encode()) for name in names])",
         FAKE_NVML_GPUS="8",
     )
-    assert calls == [8 * 9 + 1, 8, 1, 8, 8, 0, 0, 0, 0]
+    assert calls == [8 * 10 + 1, 2 * 8, 1, 8, 8, 0, 0, 0, 0]
 
 
 def test_nvml_is_not_loaded_before_a_gpu_is_used(run: Callable[..., Any]) -> None:
@@ -390,9 +391,26 @@ def test_what_nvml_costs_is_reported_once_for_each_gpu(run: Callable[..., Any]) 
     assert len(costs) == 4
     fields = [cost for cost in costs if "field_values_us" in cost]
     assert [cost["instance"] for cost in fields] == ["gpu0", "gpu1"]
-    assert all(cost["field_83_us"] == 3 for cost in fields)
+    assert all(cost["field_82_us"] == 3 and cost["energy_us"] > 0 for cost in fields)
     assert all(cost["utilization_us"] > 0 for cost in fields)
     assert sum("gpm_sample_us" in cost and cost["gpm_metrics_us"] > 0 for cost in costs) == 2
+
+
+def test_an_energy_counter_that_is_slow_is_read_less_often(run: Callable[..., Any]) -> None:
+    rows = run(
+        "sampler.use_gpu(gpu(0)); answer([tick() for _ in range(24)])", FAKE_NVML_ENERGY_US="3500"
+    )
+    # The first reading is of no use for how long the others take.
+    power = [number for number, row in enumerate(rows) if "gpu.power.watts gpu0" in row]
+    steps = [later - earlier for earlier, later in itertools.pairwise(power)]
+    assert power[0] == 1
+    assert min(steps) >= 4
+    assert 24 - power[-1] <= 2 * max(steps)
+    assert [rows[number]["gpu.power.watts gpu0"] for number in power] == [300.0] * len(power)
+    assert [rows[number]["gpu.energy.joules gpu0"] for number in power] == [
+        300.0 * number for number in power
+    ]
+    assert all("gpu.power_instant.watts gpu0" in row for row in rows)
 
 
 def test_readings_that_make_the_driver_wait_are_made_less_often(run: Callable[..., Any]) -> None:

@@ -383,7 +383,10 @@ Result nvmlDeviceGetFieldValues(Device device, int count, FieldValue* values) {
   const Result result = entered("nvmlDeviceGetFieldValues", device, board);
   if (result != kSuccess) return result;
   if (count <= 0 || values == nullptr) return kInvalidArgument;
-  if (const int us = number("FAKE_NVML_SLEEP_US", 0); us > 0) {
+  const bool energy = std::any_of(values, values + count,
+                                  [](const FieldValue& value) { return value.field == kEnergy; });
+  const int us = number("FAKE_NVML_SLEEP_US", 0) + (energy ? number("FAKE_NVML_ENERGY_US", 0) : 0);
+  if (us > 0) {
     const timespec pause{us / 1'000'000, us % 1'000'000 * 1000L};
     nanosleep(&pause, nullptr);
   }
