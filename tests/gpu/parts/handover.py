@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gpu.part import Part, main, scratch
+from gpu.part import Part, Skipped, main, scratch
 
 from gpu import jobs, modes, recorded
 
@@ -24,7 +24,7 @@ def measure(part: Part) -> None:
     part.needs_gpu()
     if "teardown" in part.options:
         os.environ["TEARDOWN_CUPTI"] = "1"
-    expected = part.child("torch_alone", seconds=60)["theirs"]
+    expected = alone(part)
     part.row(f"kernels of {STEPS} steps, torch.profiler alone", expected, "kernels")
     if not expected:
         raise RuntimeError("torch.profiler recorded no kernel")
@@ -32,6 +32,17 @@ def measure(part: Part) -> None:
     if "teardown" in part.options:
         return
     part.piece("torch.profiler first", torch_first, part, expected)
+
+
+def alone(part: Part) -> int:
+    """How many kernels torch.profiler records without haiprof."""
+    try:
+        return int(part.child("torch_alone", seconds=60)["theirs"])
+    except RuntimeError as error:
+        # Seen on an H100 with driver 580, torch 2.11 and its CUPTI 13.0.
+        if "teardown" in part.options and "took more than" in str(error):
+            raise Skipped(f"torch.profiler hangs with TEARDOWN_CUPTI=1: {error}") from None
+        raise
 
 
 def haiprof_first(part: Part, expected: int) -> None:

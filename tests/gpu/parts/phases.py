@@ -149,13 +149,17 @@ def tell(
                  note="short steps have some left out on purpose")  # fmt: skip
         for how, theirs in (("events by hand", events), ("waits by hand", waits)):
             what = f"{model}: {phase} against {how}"
-            part.piece(what, compare, part, what, phase, spans, theirs)
+            # With a wait before it, a phase begins with an idle GPU, and takes longer.
+            part.piece(what, compare, part, what, phase, spans, theirs, theirs is events)
 
 
-def compare(part: Part, what: str, phase: str, spans: list[Times], theirs: list[Times]) -> None:
+def compare(
+    part: Part, what: str, phase: str, spans: list[Times], theirs: list[Times], judged: bool
+) -> None:
     found = apart(spans, theirs, phase)
     mean = sum(theirs[-1][phase]) / len(theirs[-1][phase])
-    part.row(what, found, "%", target=f"within {LIMIT:g}", met=within(found, LIMIT),
+    part.row(what, found, "%", target=f"within {LIMIT:g}" if judged else "",
+             met=within(found, LIMIT) if judged else None,
              note=f"{mean * 1e3:.3f} ms by hand")  # fmt: skip
 
 

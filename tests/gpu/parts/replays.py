@@ -16,7 +16,7 @@ REPLAYS = 200
 #: Apart by so much, s, haiprof times each of them.
 APART = 0.005
 #: In a row, of which haiprof leaves most out.
-IN_A_ROW = 2000
+IN_A_ROW = 500
 LIMIT = 2.0
 
 

@@ -8,7 +8,7 @@ name says when it was launched, whatever the clocks say.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,7 @@ def measure(part: Part) -> None:
              "kernels", target="= 0",
              met=ours["inside"] <= 1 and _outside(theirs) <= outside)  # fmt: skip
     part.fact("counts", both["counts"])
+    part.fact("kernels without a time after each session", both["timeless"])
     part.fact("events", both["events"])
 
 
@@ -67,7 +68,7 @@ def told_apart(kernels: dict[str, tuple[int, float]]) -> Counts:
     }
 
 
-def sessions(device: str) -> Counts:
+def sessions(device: str, after_each: Callable[[], None] = lambda: None) -> Counts:
     """Launch it all; what torch.profiler has of it."""
     import torch
 
@@ -87,6 +88,7 @@ def sessions(device: str) -> Counts:
         with jobs.torch_profiler(device) as profiler:
             queue("inside")
         time.sleep(RESUMED)
+        after_each()
         queue("after")
         profilers.append(profiler)
     jobs.Machine(device).wait()
@@ -111,14 +113,16 @@ def _with_haiprof(device: str, words: Sequence[str]) -> dict[str, Any]:
     with scratch() as folder:
         haiprof.start(folder, run=recorded.RUN, hooks=False, kernels="all", budget=0.0, ring_mib=64)
         jobs.Machine(device)
-        theirs = sessions(device)
+        timeless = []
+        theirs = sessions(device, lambda: timeless.append(modes.counts()["timeless"]))
         counts = modes.counts()
         haiprof.stop()
         if not recorded.closed(Path(folder), 20):
             raise RuntimeError("haiprof's recorder has not closed its files after 20 s")
         kernels, _ = recorded.kernels_of_rows(recorded.rows(Path(folder), "kernels"))
         events = recorded.events(Path(folder))
-    return {"theirs": theirs, "ours": told_apart(kernels), "counts": counts, "events": events}
+    return {"theirs": theirs, "ours": told_apart(kernels), "counts": counts, "events": events,
+            "timeless": timeless}  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """What is left of the cost after recording has ended, against processes that never recorded.
 
-Three processes take turns, a block each: one that records and ends before each of its blocks, and
-two that never do. What the two differ by is what processes differ by.
+Four processes take turns, a block each: one that records and ends before each of its blocks, one
+that did so once and then ended CUPTI, and two that never do. What the two differ by is what
+processes differ by.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from typing import Any
 from gpu.estimates import added, estimate
 from gpu.part import Part, main, scratch
 
-from gpu import jobs
+from gpu import cupti, jobs
 
 LAUNCHES = 20_000
 #: Steps with kernels recorded before each block of the process that records.
 STEPS = 10
-WORKERS = {"recorded before": "toggle", "never": "never", "never, another one": "never"}
+WORKERS = {"recorded before": "toggle", "CUPTI ended": "finalize", "never": "never",
+           "never, another one": "never"}  # fmt: skip
 
 
 class Worker:
@@ -97,6 +99,8 @@ def rounds(part: Part, workers: dict[str, Worker]) -> None:
     for what, times in (("launch-bound", launches), ("small transformer", steps)):
         part.limited(f"{what}: after recording has ended",
                      added(times["recorded before"], times["never"]), "% longer", 0.5)  # fmt: skip
+        part.row(f"{what}: after recording and CUPTI have ended",
+                 added(times["CUPTI ended"], times["never"]), "% longer")  # fmt: skip
         part.row(f"{what}: another process that never recorded",
                  added(times["never, another one"], times["never"]), "% longer")  # fmt: skip
     part.row("beginning to record takes", estimate([t[0] for t in toggles]).scaled(1e3), "ms")
@@ -107,7 +111,7 @@ def rounds(part: Part, workers: dict[str, Worker]) -> None:
 
 def _worker(device: str, words: Sequence[str]) -> dict[str, Any]:
     how, folder = words
-    if how == "toggle":
+    if how != "never":
         # As in any job: CUPTI is there before the first CUDA context.
         _begin(folder)
     machine = jobs.Machine(device)
@@ -116,8 +120,10 @@ def _worker(device: str, words: Sequence[str]) -> dict[str, Any]:
     training.steps(10)
     launches.eager(1000)
     machine.wait()
-    if how == "toggle":
+    if how != "never":
         _end()
+    if how == "finalize":
+        cupti.loaded().must("cuptiFinalize")
     for line in sys.stdin:
         if line.strip() == "block":
             training.steps(2)
