@@ -253,6 +253,10 @@ class Probe:
         """The processor's counter, of which torch.profiler's clock is made."""
         return int(self._library.ticks())
 
+    def clock(self) -> ctypes.c_void_p:
+        """Where the function that reads it lies."""
+        return ctypes.cast(self._library.ticks, ctypes.c_void_p)
+
     def counts(self) -> dict[str, int]:
         """How many buffers were asked for, were not given, and came back to be thrown away."""
         return {

@@ -63,6 +63,8 @@ _REST = (
     Planned("phases", "A3 Device phases", "phases", 36, "resnet50,transformer"),
     Planned("replays", "A4 Replays of CUDA graphs", "replays", 36),
     Planned("toggling", "B11 What is left after recording ended", "toggling", 90),
+    Planned("residue", "B11 What CUPTI leaves behind, without haiprof", "residue", 100,
+            haiprof=False),
     Planned("flushes", "B3 FlushAll(0)", "flushes", 24),
     Planned("nvml", "B7 NVML and GPM", "nvml", 26),
     Planned("sampling", "haiprof's own sampler of GPUs", "sampling", 16),

@@ -28,6 +28,7 @@ def measure(part: Part) -> None:
              met=len(timed) == REPLAYS)  # fmt: skip
     part.check("no kernel was recorded after the first replay", found["kernels_after"] == 0,
                f"{found['kernels_after']} kernels; {found['events']}")  # fmt: skip
+    part.fact("seconds after the first of the replays: of kernels, of events", found["when"])
     if len(timed) == REPLAYS:
         longer = added(timed, found["by_hand"])
         part.row("a replay, against events around it by hand", longer, "% longer",
@@ -89,10 +90,17 @@ def _job(device: str, words: Sequence[str]) -> dict[str, Any]:
         spans = recorded.rows(Path(folder), "device_spans", begin, end)
         kernels = recorded.rows(Path(folder), "kernels", begin, end)
         events = recorded.events(Path(folder), "graphs", "lost", "hook")
+        turns = recorded.rows(Path(folder), "events")
+    starts = sorted(kernel["start"] for kernel in kernels)
+    when = [
+        [(start - begin) / 1e9 for start in (starts[:1] + starts[-1:])],
+        [[(turn["time"] - begin) / 1e9, turn["kind"], turn["attributes"]] for turn in turns],
+    ]
     timed = [s["duration"] / 1e9 for s in sorted(spans, key=lambda s: s["start"])
              if s["category"] == "graph"]  # fmt: skip
     return {"timed": timed, "by_hand": by_hand, "kernels_after": len(kernels), "during": during,
-            "without": without, "left_out": left_out, "events": events}  # fmt: skip
+            "without": without, "left_out": left_out, "events": events,
+            "when": when}  # fmt: skip
 
 
 if __name__ == "__main__":
