@@ -1,42 +1,71 @@
-"""What CUPTI leaves behind when it records nothing any more, and what it loses as it stops.
+"""What recording leaves behind when it has ended, and what is lost as it stops.
 
-Without haiprof: torch, ctypes and the probe. Every measurement is a fork of this process, compared
-with itself: before CUPTI was used, after it recorded, and after ``cuptiFinalize``. Several forks of
-each kind take turns, since processes differ by more than blocks of one process do.
+Torch, ctypes and the probe; haiprof only where a row says so. Every measurement is a fork of this
+process, and those that recorded are compared with those that never used CUPTI. Forks of each kind
+take turns, since processes differ by more than blocks of one process do.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpu.estimates import estimate
 from gpu.part import Part, main, scratch
+from gpu.recorded import RUN
 
-from gpu import cupti, jobs
+from gpu import cupti, jobs, modes
 
-#: Launches in a block, blocks in each state, processes of each kind.
-LAUNCHES, BLOCKS, PROCESSES = 10_000, 8, 4
-#: What a process does to CUPTI between its first blocks and the next.
-NOTHING, CALLBACKS, LATE, EARLY = "nothing", "callbacks", "late", "early"
-KINDS = {
-    NOTHING: "CUPTI never used",
-    CALLBACKS: "callbacks registered, no kind ever enabled",
-    LATE: "kernels recorded, from after the first context on",
-    EARLY: "kernels recorded, from before the first context on",
-}
 #: Seconds for one fork.
-FORK = 15.0
-REPLAYS = 20
+FORK = 20.0
+#: Launches in a block; blocks and replays in a process.
+LAUNCHES, BLOCKS, REPLAYS = 5_000, 8, 20
+#: Kernels behind one that runs while they are launched, so that the GPU need not wait for any.
+BEHIND = 500
+#: How long that one runs, in cycles of the GPU.
+CYCLES = 20_000_000
+#: Seconds from which on haiprof has ended recording because of a graph.
+ENDED = 1.0
 #: Kernels of about half a millisecond each that are queued when recording stops.
 QUEUED = 400
 FLOATS = {"cuda": 1 << 28, "cpu": 64}
 #: How recording stops in the middle of them.
-STOPS = ("disabled", "disabled and flushed with force", "disabled, and another clock is set")
+STOPS = ("disabled", "disabled and flushed with force", "disabled, and another clock is set",
+         "disabled, and the same clock is set again")  # fmt: skip
+KERNELS = (cupti.KERNEL,)
+ALL = (cupti.KERNEL, cupti.MEMCPY, cupti.MEMCPY_P2P, cupti.MEMSET)
+
+
+class Kind(NamedTuple):
+    """What a process does before it is measured."""
+
+    name: str
+    #: Of activity that is recorded; none: only callbacks are registered; None: CUPTI is not used.
+    recorded: Sequence[int] | None = None
+    #: From before the first context on.
+    early: bool = True
+    #: Ended by another thread than launches.
+    elsewhere: bool = False
+    #: The mode of haiprof that records.
+    haiprof: str = ""
+
+
+NEVER = Kind("CUPTI never used")
+KINDS = (
+    NEVER,
+    Kind("callbacks registered, nothing recorded", ()),
+    Kind("kernels recorded", KERNELS),
+    Kind("kernels recorded, ended by another thread", KERNELS, elsewhere=True),
+    Kind("kernels and copies recorded", ALL),
+    Kind("kernels recorded, from after the first context on", KERNELS, early=False),
+    Kind("haiprof recorded all, stopped", haiprof="all"),
+    Kind("haiprof recorded until a graph was replayed", haiprof="windows"),
+)
 
 
 def measure(part: Part) -> None:
@@ -46,113 +75,136 @@ def measure(part: Part) -> None:
     probe = cupti.Probe()  # compiled once
     for how in STOPS:
         part.apart({how: functools.partial(stopped, part, probe, how)}, FORK)
-    if part.device == "cuda":
-        part.apart({"graphs": lambda: graphs(part, probe)}, FORK)
+    found: dict[str, list[dict[str, float]]] = {}
+    longest = 0.0
+    going = part.rounds(part.left())
     with scratch() as folder:
-        launches(part, probe, Path(folder))
+        while not found or (going() and part.left() > longest):
+            began = time.monotonic()
+            for kind in KINDS:
+                out = Path(folder, "found")
+                out.unlink(missing_ok=True)
+                part.apart({kind.name: functools.partial(left, part, probe, kind, out)}, FORK)
+                if out.exists():
+                    found.setdefault(kind.name, []).append(json.loads(out.read_text()))
+            longest = max(longest, time.monotonic() - began)
+            tell(part, found)
 
 
-# -- launches ------------------------------------------------------------------------------------
+# -- what is left --------------------------------------------------------------------------------
 
 
-def launches(part: Part, probe: cupti.Probe, folder: Path) -> None:
-    """What a launch takes after CUPTI has recorded, and after its end, against before."""
-    found: dict[str, list[dict[str, list[float]]]] = {kind: [] for kind in KINDS}
-    for number in range(PROCESSES if part.device == "cuda" else 1):
-        for kind in KINDS:
-            out = folder / f"{kind}-{number}"
-            part.apart({KINDS[kind]: lambda out=out, kind=kind: out.write_text(
-                json.dumps(launching(part, probe, kind)))}, FORK)  # fmt: skip
-            if out.exists():
-                found[kind].append(json.loads(out.read_text()))
-    base = [_mean(one["before"]) for one in found[NOTHING]]
-    if base:
-        part.row("a launch where CUPTI was never used", estimate(base).scaled(1e9), "ns")
-    for kind, several in found.items():
-        for state in ("after", "finalized"):
-            # Early ones have no time before.
-            to = "before" if kind != EARLY else "finalized"
-            if not several or state == to:
-                continue
-            longer = [100 * (_mean(one[state]) / _mean(one[to]) - 1) for one in several]
-            then = "" if state == "after" else ", CUPTI ended"
-            against = "" if to == "before" else ", against CUPTI ended"
-            part.row(f"launches: {KINDS[kind]}{then}{against}", estimate(longer), "% longer")
+def tell(part: Part, found: dict[str, list[dict[str, float]]]) -> None:
+    for name, processes in found.items():
+        for what in processes[0]:
+            values = [process[what] for process in processes]
+            unit = "kernels" if what.endswith("recorded") else "ns"
+            part.row(f"{name}: {what}", estimate(values), unit,
+                     note=", ".join(f"{value:.0f}" for value in values))  # fmt: skip
 
 
-def launching(part: Part, probe: cupti.Probe, kind: str) -> dict[str, list[float]]:
-    """Seconds that a launch takes, block by block, in each state."""
+def left(part: Part, probe: cupti.Probe, kind: Kind, out: Path) -> None:
+    with scratch() as folder:
+        work, also, count = recorded(part, probe, kind, Path(folder))
+        out.write_text(json.dumps(costs(work, also, count)))
+
+
+def recorded(
+    part: Part, probe: cupti.Probe, kind: Kind, folder: Path
+) -> tuple[jobs.Launches, jobs.Launches, Callable[[], int]]:
+    """Record and end; work captured meanwhile, work captured since, how many kernels there are."""
+    if kind.haiprof:
+        return _by_haiprof(part, kind, folder)
     library = cupti.loaded()
-    if kind == EARLY:
-        cupti.begin_recording(library, probe, cupti.KERNEL)
-    work = jobs.Launches(jobs.Machine(part.device))
-    machine = work.machine
-    work.eager(LAUNCHES // 10)
-    machine.wait()
+    used = kind.recorded is not None
 
-    def blocks() -> list[float]:
-        return [machine.timed(lambda: work.eager(LAUNCHES)) / LAUNCHES for _ in range(BLOCKS)]
+    def begin() -> None:
+        if kind.recorded:
+            cupti.begin_recording(library, probe, *kind.recorded)
+        elif used:
+            probe.register(library, 1 << 20)
 
-    found = {"before": [] if kind == EARLY else blocks()}
-    if kind == CALLBACKS:
-        probe.register(library, 1 << 20)
-    if kind == LATE:
-        cupti.begin_recording(library, probe, cupti.KERNEL)
-        work.eager(LAUNCHES // 10)
-        machine.wait()
-    if kind in (LATE, EARLY):
-        cupti.end_recording(library, probe, cupti.KERNEL)
-    found["after"] = blocks()
-    if kind != NOTHING:
-        library.must("cuptiFinalize")
-    found["finalized"] = blocks()
-    return found
+    if not kind.early:
+        jobs.Machine(part.device)
+    begin()
+    work = _worked(part)
 
+    def end() -> None:
+        if kind.recorded:
+            cupti.end_recording(library, probe, *kind.recorded)
 
-def _mean(values: list[float]) -> float:
-    return estimate(values).value
+    if kind.elsewhere:
+        other = threading.Thread(target=end)
+        other.start()
+        other.join()
+    else:
+        end()
 
-
-# -- graphs --------------------------------------------------------------------------------------
-
-
-def graphs(part: Part, probe: cupti.Probe) -> None:
-    """What is left of recording in a graph that was captured before it, and in one meanwhile."""
-    library = cupti.loaded()
-    machine = jobs.Machine(part.device)
-    before = jobs.Launches(machine)
-    works = {"captured before recording": before}
-
-    def kernels() -> int:
-        if used:  # to ask it to flush is to use it
+    def count() -> int:
+        if used:  # to ask CUPTI to flush is to use it
             library.call("cuptiActivityFlushAll", 0)
             time.sleep(0.05)
         return probe.scan(library)[0]
 
-    def look(when: str) -> None:
-        for name, work in works.items():
-            work.replay()
-            machine.wait()
-            known = kernels()
-            times = [machine.timed_on_device(work.replay) for _ in range(REPLAYS)]
-            recorded = (kernels() - known) / REPLAYS
-            part.row(f"graph {name}: a kernel {when}",
-                     estimate(times).scaled(1e9 / jobs.Launches.NODES), "ns",
-                     note=f"{recorded:g} kernels of a replay are recorded")  # fmt: skip
+    return work, jobs.Launches(work.machine), count
 
-    used = False
-    look("before CUPTI is used")
-    used = True
-    cupti.begin_recording(library, probe, cupti.KERNEL)
-    works["captured while recording"] = jobs.Launches(machine)
-    look("while recording")
-    library.must("cuptiActivityDisable", cupti.KERNEL)
-    look("after recording")
-    works["captured after recording"] = jobs.Launches(machine)
-    look("after recording, once more")
-    used = False
-    library.must("cuptiFinalize")
-    look("after the end of CUPTI")
+
+def _by_haiprof(
+    part: Part, kind: Kind, folder: Path
+) -> tuple[jobs.Launches, jobs.Launches, Callable[[], int]]:
+    import haiprof
+    from haiprof import _core
+
+    haiprof.start(folder, run=RUN, hooks=False, kernels=kind.haiprof, budget=0.0, recorders="io",
+                  io_interval=3600.0)  # fmt: skip
+    work = _worked(part)
+    if kind.haiprof == "all":
+        _core.gpu_stop(5.0)
+    else:
+        time.sleep(ENDED)
+
+    def count() -> int:
+        return modes.counts()["kernels"]
+
+    return work, jobs.Launches(work.machine), count
+
+
+def _worked(part: Part) -> jobs.Launches:
+    work = jobs.Launches(jobs.Machine(part.device))
+    work.eager(100)
+    work.replay()
+    work.machine.wait()
+    return work
+
+
+def costs(work: jobs.Launches, also: jobs.Launches, count: Callable[[], int]) -> dict[str, float]:
+    """Nanoseconds that a kernel takes to launch, and takes on the GPU; what is recorded of it."""
+    machine = work.machine
+    found: dict[str, float] = {}
+    for what, graph in (("captured meanwhile", work), ("captured since", also)):
+        graph.replay()
+        machine.wait()
+        before = count()
+        times = [machine.timed_on_device(graph.replay) for _ in range(REPLAYS)]
+        found[f"a kernel of a graph {what}"] = _ns(times, jobs.Launches.NODES)
+        found[f"kernels of a graph {what} that are recorded"] = (count() - before) / REPLAYS
+    times = [machine.timed(lambda: work.eager(LAUNCHES)) for _ in range(BLOCKS)]
+    found["a launch"] = _ns(times, LAUNCHES)
+
+    def behind() -> float:
+        import torch
+
+        if machine.cuda:
+            torch.cuda._sleep(CYCLES)
+        return machine.timed_on_device(lambda: work.eager(BEHIND))
+
+    found["a kernel in a queue"] = _ns([behind() for _ in range(BLOCKS)], BEHIND)
+    return found
+
+
+def _ns(times: list[float], kernels: int) -> float:
+    """The median, of one kernel."""
+    return 1e9 * sorted(times)[len(times) // 2] / kernels
 
 
 # -- kernels that are queued when recording stops ------------------------------------------------
@@ -163,6 +215,8 @@ def stopped(part: Part, probe: cupti.Probe, how: str) -> None:
     import torch
 
     library = cupti.loaded()
+    if how == STOPS[3]:
+        library.must("cuptiActivityRegisterTimestampCallback", probe.clock())
     cupti.begin_recording(library, probe, cupti.KERNEL)
     machine = jobs.Machine(part.device)
     x = torch.zeros(FLOATS[part.device], device=part.device)
@@ -179,7 +233,7 @@ def stopped(part: Part, probe: cupti.Probe, how: str) -> None:
         library.must("cuptiActivityDisable", cupti.KERNEL)
         if how == STOPS[1]:
             library.must("cuptiActivityFlushAll", cupti.FORCED)
-        if how == STOPS[2]:
+        if how in STOPS[2:]:
             library.must("cuptiActivityRegisterTimestampCallback", probe.clock())
         machine.wait()
         library.must("cuptiActivityFlushAll", 0)
