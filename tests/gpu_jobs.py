@@ -8,19 +8,29 @@ from pathlib import Path
 from recording import python
 
 JOB = """
-    import ctypes, os, sys, haiprof
+    import contextlib, ctypes, os, sys, time, haiprof
     if "LD_LIBRARY_PATH" in os.environ:
         cupti = ctypes.CDLL("libcupti.so.13")  # as a torch with CUDA has it
     def launch(name, count):
         cupti.fake_launch.argtypes = [ctypes.c_char_p, ctypes.c_uint64]
         cupti.fake_launch(name, count)
+    def use_gpu():
+        cuda = ctypes.CDLL("libcuda.so.1")
+        assert cuda.cuInit(0) == 0
+        assert cuda.fake_cuda_use(0) == 0
     def use_cuda():
+        # Returns once kernels are recorded, if they are to be.
         import torch
+        from haiprof import _core
         original = torch.cuda._lazy_init
         try:
             torch.cuda._lazy_init()
         except (AssertionError, RuntimeError):
             pass  # this torch has no CUDA, or this machine has none
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL("libcuda.so.1").fake_cuda_use(0)
+        while _core.gpu_tracing() and not cupti.fake_enabled():
+            time.sleep(0.001)
         return original, torch.cuda._lazy_init
 """
 

@@ -24,6 +24,8 @@ using std::chrono::milliseconds;
 
 // CUPTI itself delivers only full buffers, so a quiet GPU would be seen seconds late.
 constexpr milliseconds kPeriod{100};
+// The same until the job has its first context, from which on all kernels are to be recorded.
+constexpr milliseconds kSoon{5};
 // How often it is looked whether the stream timer's anchor has happened, while that matters.
 constexpr milliseconds kWatch{1};
 // How often new devices are looked for.
@@ -82,7 +84,7 @@ class Collector {
   std::atomic<std::uint64_t> thread_ns_{0};
   Driver driver_;
   Tracer tracer_{wake};
-  Schedule schedule_{tracer_};
+  Schedule schedule_{tracer_, driver_};
   unsigned turns_left_ = 0;
   Devices devices_;
   std::uint64_t looked_ = 0;
@@ -118,7 +120,7 @@ Refusal Collector::start(const std::string& folders, const Settings& settings) {
   phase::listen(listener);
   refusal = trace(folders, settings);
   tracing_.store(settings.kernels != Mode::off && refusal.ok(), std::memory_order_relaxed);
-  const Refusal untimed = stream_timer().arm(driver_, tracer_.cupti());
+  const Refusal untimed = stream_timer().arm(driver_);
   if (refusal.ok()) refusal = untimed;
   leave_ = false;
   // The job's signals are the job's threads' business.
@@ -192,7 +194,8 @@ void Collector::work() {
 
 // Until there is something to do, for a period at most.
 void Collector::wait(std::unique_lock<std::mutex>& lock) {
-  const auto end = std::chrono::steady_clock::now() + kPeriod;
+  const auto end =
+      std::chrono::steady_clock::now() + (schedule_.awaits_context() ? kSoon : kPeriod);
   const auto is_asked = [this] {
     return leave_ || requested_ != answered_ || Tracer::pressing() ||
            stepped_.exchange(false, std::memory_order_acquire);
@@ -213,6 +216,7 @@ void Collector::turn(bool last) {
     schedule_.turn(thread_ns() - earlier_ns_);
   }
   tracing_.store(schedule_.on(), std::memory_order_relaxed);
+  if (tracer_.attached()) stream_timer().number_streams(tracer_.cupti());
   if (tracer_.enabled() || Tracer::pressing()) turns_left_ = kTurnsAfter;
   if (turns_left_ > 0 || last) tracer_.take(last);
   if (turns_left_ > 0) --turns_left_;

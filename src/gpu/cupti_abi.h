@@ -43,7 +43,8 @@ using ActivityFlushAll = Result (*)(std::uint32_t flags);
 using ActivitySetAttribute = Result (*)(int attribute, std::size_t* bytes, void* value);
 using ActivityGetNextRecord = Result (*)(std::uint8_t* buffer, std::size_t valid,
                                          std::uint8_t** record);
-using ActivityRegisterTimestampCallback = Result (*)(std::uint64_t (*now)());
+using Clock = std::uint64_t (*)();
+using ActivityRegisterTimestampCallback = Result (*)(Clock now);
 using Finalize = Result (*)();
 using ActivityGetNumDroppedRecords = Result (*)(Context context, std::uint32_t stream,
                                                 std::size_t* dropped);

@@ -9,6 +9,15 @@
 namespace haiprof::gpu {
 namespace {
 
+// As many as a process may see; MIG instances count as devices.
+constexpr int kMost = 64;
+
+bool is_in_use(const Driver& driver, cuda::Device device) noexcept {
+  unsigned flags = 0;
+  int active = 0;
+  return driver.primary_context_state(device, &flags, &active) == cuda::kSuccess && active != 0;
+}
+
 // As nvidia-smi writes it. The driver gives an instance's own uuid, and its name says that it is
 // one: "NVIDIA A100-SXM4-40GB MIG 1g.5gb".
 std::uint32_t interned_uuid(const Driver& driver, cuda::Device device, const char* name) noexcept {
@@ -29,6 +38,16 @@ std::uint32_t interned_uuid(const Driver& driver, cuda::Device device, const cha
 
 }  // namespace
 
+bool any_in_use(const Driver& driver) noexcept {
+  if (driver.primary_context_state == nullptr) return true;
+  int count = 0;
+  if (driver.device_count(&count) != cuda::kSuccess) return false;
+  for (int device = 0; device < std::min(count, kMost); ++device) {
+    if (is_in_use(driver, device)) return true;
+  }
+  return false;
+}
+
 void Devices::report(const Driver& driver) noexcept {
   if (!ring::is_open() || driver.primary_context_state == nullptr) return;
   const ring::Ids ids;
@@ -38,12 +57,7 @@ void Devices::report(const Driver& driver) noexcept {
   if (driver.device_count(&count) != cuda::kSuccess) return;
   for (int device = 0; device < std::min(count, kMost); ++device) {
     const std::uint64_t bit = std::uint64_t{1} << device;
-    unsigned flags = 0;
-    int active = 0;
-    if ((reported_ & bit) != 0 ||
-        driver.primary_context_state(device, &flags, &active) != cuda::kSuccess || active == 0) {
-      continue;
-    }
+    if ((reported_ & bit) != 0 || !is_in_use(driver, device)) continue;
     reported_ |= bit;
     char name[256] = "";
     if (driver.device_name != nullptr) driver.device_name(name, sizeof name, device);

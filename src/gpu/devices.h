@@ -7,6 +7,9 @@
 
 namespace haiprof::gpu {
 
+// Whether this process uses any: a primary context is there. True with a driver that cannot say.
+bool any_in_use(const Driver& driver) noexcept;
+
 class Devices {
  public:
   // Pushes a record for each device that has come into use since; for all of them in a new ring.
@@ -14,9 +17,6 @@ class Devices {
   void report(const Driver& driver) noexcept;
 
  private:
-  // As many as a process may see; MIG instances count as devices.
-  static constexpr int kMost = 64;
-
   std::uint64_t reported_ = 0;  // one bit per device
   std::uint32_t generation_ = 0;
 };

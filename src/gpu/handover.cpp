@@ -85,9 +85,15 @@ struct Trampolines {
     return call.real().register_callbacks(ask, all.tracer_.completed);
   }
 
-  static cupti::Result register_clock(std::uint64_t (*now)()) noexcept {
+  static cupti::Result register_clock(cupti::Clock now) noexcept {
     const Call call(Call::begins);
-    return call.real().register_clock(now);
+    std::atomic<cupti::Clock>& clock = call.all().clock_;
+    // Setting one takes the times of kernels that are under way, also where it is the same one
+    // (seen with 13.0.85), and each session of torch.profiler sets its.
+    if (now != nullptr && now == clock.load()) return cupti::kSuccess;
+    const cupti::Result result = call.real().register_clock(now);
+    if (result == cupti::kSuccess) clock.store(now);
+    return result;
   }
 
   static cupti::Result enable(int kind) noexcept {
@@ -140,6 +146,7 @@ struct Trampolines {
     const Call call(Call::finalizes);
     const cupti::Result result = call.real().finalize();
     call.all().give_back();
+    call.all().clock_.store(nullptr);
     call.note([](Handover& all) {
       all.kinds_ = 0;
       all.flushed_ = true;
@@ -186,28 +193,31 @@ void Handover::unwatch() noexcept {
   if (lasts()) interposer_.apply();  // one that began just then
 }
 
-// Before we are the one: CUPTI answers with an error while nobody has registered for records.
+// Before we are the one: CUPTI answers with an error while nobody has registered for records. Asked
+// only where somebody did call it: to call it is to attach it to the job.
 bool Handover::unused() const noexcept {
   return !ever_ours_.load(std::memory_order_relaxed) && cupti_.flush_all(0) != cupti::kSuccess;
 }
 
 std::string Handover::other_tool() {
-  if (ever_ours_.load(std::memory_order_relaxed) || unused()) return "";
+  if (ever_ours_.load(std::memory_order_relaxed)) return "";
   for (const std::string& file :
        interposer_.users(reinterpret_cast<void*>(cupti_.register_callbacks))) {
     const std::string name = file.substr(file.rfind('/') + 1);
     // Kineto is a part of libtorch_cpu, or a library of its own.
-    if (name.rfind("libtorch", 0) != 0 && name.rfind("libkineto", 0) != 0) return file;
+    if (name.rfind("libtorch", 0) != 0 && name.rfind("libkineto", 0) != 0) {
+      return unused() ? "" : file;
+    }
   }
   return "";
 }
 
 void Handover::look_back(bool hint) noexcept {
   // From then on every call was seen, and a slot says nothing about those before.
-  if (std::exchange(looked_back_, true) || unused()) return;
+  if (std::exchange(looked_back_, true)) return;
   const bool began = interposer_.used(reinterpret_cast<void*>(cupti_.register_callbacks));
   const bool ended = interposer_.used(reinterpret_cast<void*>(cupti_.disable));
-  if (!began || (ended && !hint)) return;
+  if (!began || (ended && !hint) || unused()) return;
   const std::lock_guard guard(mutex_);
   if (lasts()) return;
   lasts_.store(true, std::memory_order_release);

@@ -52,6 +52,8 @@ class Handover {
   // and never disabled anything; if it has done both, `hint` decides. Over when the other disables
   // kernels.
   void look_back(bool hint) noexcept;
+  // CUPTI has ended by itself, and knows the other's clock no more.
+  void ended() noexcept { clock_.store(nullptr); }
   // Whether it is over: all that the other enabled is disabled, and it has been quiet for a while.
   bool over() noexcept;
   // Ends a session that is over. False: it is not, or goes on.
@@ -80,6 +82,7 @@ class Handover {
   std::atomic<bool> forked_{false}, lasts_{false}, ours_{false}, calls_{false}, ever_ours_{false};
   std::atomic<cupti::BufferRequested> ask_{nullptr};
   std::atomic<cupti::BufferCompleted> give_{nullptr};
+  std::atomic<cupti::Clock> clock_{nullptr};      // that the other has set
   std::atomic<std::uint8_t*> borrowed_{nullptr};  // a buffer of the other's, without records
   std::atomic<std::size_t> borrowed_bytes_{0};
   Tracer tracer_{};

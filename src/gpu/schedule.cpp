@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <string>
 
+#include "gpu/devices.h"
 #include "gpu/report.h"
 #include "gpu/stream_timer.h"
 #include "phase/current.h"
@@ -37,8 +38,8 @@ std::string percent(double ratio) {
 
 }  // namespace
 
-Schedule::Schedule(Tracer& tracer) noexcept
-    : tracer_(tracer), windows_(ring::ticks_per_second(), 0) {}
+Schedule::Schedule(Tracer& tracer, const Driver& driver) noexcept
+    : tracer_(tracer), driver_(driver), windows_(ring::ticks_per_second(), 0) {}
 
 Refusal Schedule::start(Mode mode, double budget, double period, bool graph_kernels) {
   mode_ = mode;
@@ -47,29 +48,37 @@ Refusal Schedule::start(Mode mode, double budget, double period, bool graph_kern
   replays_before_ = stream_timer().counts().replays;
   graph_kernels_before_ = tracer_.counts().graph_kernels;
   tracer_.turns();  // what an earlier recording did not hear
+  begun_ = false;
   if (mode == Mode::off) return {};
-  Refusal refusal = tracer_.enable();
-  if (!refusal.ok()) {
-    mode_ = Mode::off;
-    return refusal;
-  }
   const std::uint64_t second = ring::ticks_per_second();
   period_ = static_cast<std::uint64_t>(period * static_cast<double>(second));
   windows_ = Windows(second, period_);
   started_ = last_metered_ = ring::now_ticks();
+  windows_.await(started_, tracer_.attached());
   compared_ = metered_ = report_from_ = 0;
   newest_ = {};
   cupti_ns_before_ = tracer_.counts().overhead_ns;
   faults_ = 0;
   restarted_ = 0;
   restarting_ = false;
-  health_.begin(seen(started_, 0));
-  // The first steps of a job are longer anyway.
-  if (!tracer_.yielded()) {
-    windows_.begin(started_, false);
-    report_kernels(true, "start", started_);
+  const bool due = mode == Mode::all || windows_.begins(started_, false);
+  return due && any_in_use(driver_) ? begin() : Refusal{};
+}
+
+Refusal Schedule::begin() {
+  Refusal refusal = tracer_.enable();
+  if (!refusal.ok()) {
+    mode_ = Mode::off;
+    return refusal;
   }
-  return refusal;
+  begun_ = true;
+  const std::uint64_t now = ring::now_ticks();
+  health_.begin(seen(now, 0));
+  if (tracer_.yielded()) return {};  // it begins when the other profiler has ended
+  // The steps before it were the job's first.
+  windows_.begin(now, false);
+  report_kernels(true, "start", now);
+  return {};
 }
 
 void Schedule::turn(std::uint64_t thread_ns) {
@@ -79,9 +88,22 @@ void Schedule::turn(std::uint64_t thread_ns) {
   hear_of_others();
   check_health(now, thread_ns);
   hear_of_graphs();
-  if (mode_ == Mode::windows) follow_windows(now);
-  if (mode_ != Mode::off && !tracer_.yielded()) keep_budget(now, thread_ns);
+  if (!begun_) {
+    await_context(now);
+  } else {
+    if (mode_ == Mode::windows) follow_windows(now);
+    if (mode_ != Mode::off && !tracer_.yielded()) keep_budget(now, thread_ns);
+  }
   awaits_step_.store(mode_ == Mode::windows && windows_.open(), std::memory_order_relaxed);
+}
+
+void Schedule::await_context(std::uint64_t now) {
+  const bool due = mode_ == Mode::all || (mode_ == Mode::windows && windows_.begins(now, false));
+  if (!due || !any_in_use(driver_)) return;
+  const Refusal refusal = begin();
+  if (!refusal.ok()) {
+    report("hook", "kernels are not recorded: " + refusal.reason + "; " + refusal.fix, "{}");
+  }
 }
 
 void Schedule::hear_of_steps() {
@@ -206,11 +228,12 @@ void Schedule::hear_of_graphs() {
       tracer_.counts().graph_kernels == graph_kernels_before_) {
     return;
   }
-  report(
-      "graphs",
-      "the job replays CUDA graphs, so kernels are no longer recorded: recording every kernel of a "
-      "graph can slow it down; graphs=\"kernels\" records them all the same",
-      std::string("{\"mode\": \"") + name_of(mode_) + "\"}");
+  const std::string recorded = begun_ ? "no longer recorded" : "not recorded";
+  report("graphs",
+         "the job replays CUDA graphs, so kernels are " + recorded +
+             ": recording every kernel of a graph can slow it down; graphs=\"kernels\" records "
+             "them all the same",
+         std::string("{\"mode\": \"") + name_of(mode_) + "\"}");
   step_down(Mode::off, "graphs");
 }
 
@@ -325,6 +348,7 @@ void Schedule::step_down(Mode mode, const char* why) {
   compared_ = metered_ = report_from_ = 0;
   newest_ = {};
   windows_ = Windows(ring::ticks_per_second(), period_);
+  windows_.await(ring::now_ticks(), tracer_.attached());
 }
 
 void Schedule::stop() {

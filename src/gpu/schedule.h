@@ -45,9 +45,11 @@ class StepFeed {
 // By the collector's thread, but for start().
 class Schedule {
  public:
-  explicit Schedule(Tracer& tracer) noexcept;
+  Schedule(Tracer& tracer, const Driver& driver) noexcept;
 
-  // Begins to trace at once: what is traced from before the first context costs least.
+  // Kernels are recorded from the first context on, and in windows once the job has settled. Not
+  // before it: what CUPTI was told to record by then it records of CUDA graphs until the process
+  // ends, whatever it is told later (seen with 13.0.85).
   // budget: the share of a job's time that recording kernels may take; 0 = any.
   // period: seconds from one window to the next, and between two looks at what `all` costs.
   // graph_kernels: also once the job replays CUDA graphs, each node of which is traced then.
@@ -59,6 +61,8 @@ class Schedule {
   bool on() const noexcept { return mode_ != Mode::off; }
   // Whether turn() should be called as soon as a step has ended. For any thread.
   bool awaits_step() const noexcept { return awaits_step_.load(std::memory_order_relaxed); }
+  // Whether turn() should be called more often: what is launched meanwhile is not recorded.
+  bool awaits_context() const noexcept { return mode_ == Mode::all && !begun_; }
 
   StepFeed steps;
 
@@ -76,6 +80,8 @@ class Schedule {
     bool is_fault = false;  // CUPTI's, beyond being slow
   };
 
+  Refusal begin();
+  void await_context(std::uint64_t now);
   void hear_of_steps();
   void hear_of_others();
   void hear_of_graphs();
@@ -98,6 +104,7 @@ class Schedule {
   void report_kernels(bool recording, const char* why, std::uint64_t ticks) const;
 
   Tracer& tracer_;
+  const Driver& driver_;
   Mode mode_ = Mode::off;
   double budget_ = 0;
   bool graph_kernels_ = false;
@@ -111,6 +118,7 @@ class Schedule {
   std::uint32_t faults_ = 0;     // of CUPTI's since start()
   std::uint64_t restarted_ = 0;  // ticks; 0 = never
   std::atomic<bool> awaits_step_{false};
+  bool begun_ = false;             // to record, since start()
   bool restarting_ = false;        // ended, and not begun again
   std::uint32_t compared_ = 0;     // windows that the newest verdict rests on
   std::uint32_t metered_ = 0;      // verdicts before there were any

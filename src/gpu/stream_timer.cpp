@@ -65,7 +65,7 @@ void StreamTimer::set_caller(const Caller* caller) noexcept {
   caller_.store(caller, std::memory_order_release);
 }
 
-Refusal StreamTimer::arm(const Driver& driver, const Cupti& cupti) noexcept try {
+Refusal StreamTimer::arm(const Driver& driver) noexcept try {
   if (armed_.load(std::memory_order_relaxed)) return {};
   if (driver.current_context == nullptr || driver.set_current_context == nullptr ||
       driver.current_device == nullptr || driver.create_event == nullptr ||
@@ -75,7 +75,6 @@ Refusal StreamTimer::arm(const Driver& driver, const Cupti& cupti) noexcept try 
     return {"the NVIDIA driver is too old to time phases on the GPU", "install a newer driver"};
   }
   driver_ = &driver;
-  cupti_ = &cupti;
   if (!listening_.exchange(true)) {
     waiting_.reserve(kPending);
     busy_.reserve(kPending);
@@ -153,7 +152,7 @@ Event* StreamTimer::record_on(cuda::Stream stream, EventPool& pool) noexcept {
   } else if (event == nullptr) {
     count(counters_.exhausted);
   } else {
-    event->stream_id = pool.id_of(stream, cupti_->get_stream_id);
+    event->stream_id = pool.id_of(stream, stream_number_.load(std::memory_order_relaxed));
   }
   return event;
 }

@@ -53,8 +53,13 @@ class StreamTimer {
   // caller must outlive the process. Nothing is recorded without one.
   void set_caller(const Caller* caller) noexcept;
 
-  // Begins. The driver has started; both live as long as the process. Idempotent.
-  Refusal arm(const Driver& driver, const Cupti& cupti) noexcept;
+  // Begins. The driver has started, and lives as long as the process. Idempotent.
+  Refusal arm(const Driver& driver) noexcept;
+  // Streams have CUPTI's numbers from here on. To ask for them attaches CUPTI to the process, so
+  // this is for when it is attached already.
+  void number_streams(const Cupti& cupti) noexcept {
+    stream_number_.store(cupti.get_stream_id, std::memory_order_relaxed);
+  }
   // No more events from here on; what is recorded can still be taken.
   void disarm() noexcept;
   // In a forked child, which has no CUDA.
@@ -145,7 +150,7 @@ class StreamTimer {
   std::atomic<bool> armed_{false};
   std::atomic<const Caller*> caller_{nullptr};
   const Driver* driver_ = nullptr;
-  const Cupti* cupti_ = nullptr;
+  std::atomic<cupti::GetStreamIdEx> stream_number_{nullptr};
   std::array<std::atomic<EventPool*>, kPools> pools_{};
   Boundaries boundaries_;
   ReplayRation replays_;

@@ -207,6 +207,7 @@ Refusal Tracer::enable() {
 
 cupti::Result Tracer::record() noexcept {
   const SignalsBlocked blocked;
+  attached_.store(true, std::memory_order_release);
   // The default differs between releases; backward runs on threads of its own. Once: CUPTI no
   // longer returns what it holds of one mode while it is in the other. A session of torch.profiler
   // leaves its own choice, which stays.
@@ -239,6 +240,7 @@ void Tracer::disable() noexcept {
   if (ended()) {
     life.fetch_add(1);
     handover().ours(false);
+    handover().ended();
     registered_ = mode_set_ = false;
   }
   // Kinds that are enabled while the other records are the other's.

@@ -63,6 +63,8 @@ class Tracer {
   // that it keeps. By the thread that calls take().
   cupti::Result fault() const noexcept;
   bool yielded() const noexcept { return yielded_; }
+  // Whether CUPTI is attached to the process by us. It stays so, and costs each launch some more.
+  bool attached() const noexcept { return attached_.load(std::memory_order_acquire); }
   // Whether another uses CUPTI now, or may still do.
   bool shared() const noexcept;
 
@@ -97,7 +99,7 @@ class Tracer {
   mutable std::mutex mutex_;  // of everything but take()'s own work
   Cupti cupti_;
   Kinds kinds_;
-  std::atomic<bool> enabled_{false}, yielded_{false};
+  std::atomic<bool> enabled_{false}, yielded_{false}, attached_{false};
   bool registered_ = false;       // CUPTI asks us for buffers
   bool mode_set_ = false;         // this CUPTI knows how to use them
   std::uint64_t yielded_at_ = 0;  // CLOCK_MONOTONIC, ns

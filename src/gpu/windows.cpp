@@ -18,6 +18,10 @@ constexpr std::uint64_t kJust = 500;
 constexpr std::uint64_t kPatience = 300;
 // Windows that last long come more rarely, so that they take no more than a tenth of the time.
 constexpr std::uint64_t kRest = 9;
+// Whoever captures CUDA graphs does so in the first steps: 3 of warming up are usual, and 11 with
+// DistributedDataParallel. A job that has captured one by then is left alone.
+constexpr std::uint32_t kSettling = 20;
+constexpr std::uint64_t kStepless = 5;
 // As many steps of each side are compared.
 constexpr std::size_t kCompared = 64;
 
@@ -28,9 +32,15 @@ void keep_newest(std::vector<std::uint64_t>& durations, std::uint64_t duration) 
 
 }  // namespace
 
+void Windows::await(std::uint64_t now, bool attached) noexcept {
+  settled_ = attached;
+  due_ = now + kStepless * period_;
+}
+
 // The first steps of a job that took its time to come to them are not waited for.
 bool Windows::begins(std::uint64_t now, bool in_step) const noexcept {
-  return !open_ && (!any_ || now >= due_ || (!met_ && in_step));
+  if (open_) return false;
+  return now >= due_ || (any_ ? !met_ && in_step : settled_);
 }
 
 bool Windows::ends(std::uint64_t now, bool in_step) const noexcept {
@@ -75,7 +85,10 @@ void Windows::disturb() noexcept {
 bool Windows::step(const Step& step) {
   const std::uint64_t duration = step.end - step.start;
   stepped_ = step.end;
-  if (!any_) return false;
+  if (!any_) {
+    settled_ = settled_ || ++whole_ >= kSettling;
+    return false;
+  }
   if (step.start >= began_ && (open_ || step.end <= ended_)) {
     ++whole_;
     met_ = true;
@@ -101,8 +114,10 @@ bool Windows::compare() {
     before_ = after_;
     return false;
   }
-  std::vector<std::uint64_t> outside = before_;
-  outside.insert(outside.end(), after_.begin(), after_.end());
+  // As many of each side, for the same reason.
+  std::vector<std::uint64_t> outside = after_;
+  const auto newest = std::min(before_.size(), after_.size());
+  outside.insert(outside.end(), before_.end() - static_cast<std::ptrdiff_t>(newest), before_.end());
   before_ = after_;
   return overhead_.add(inside_, outside);
 }

@@ -29,6 +29,10 @@ class Windows {
   Windows(std::uint64_t ticks_per_second, std::uint64_t period) noexcept
       : second_(ticks_per_second), period_(period) {}
 
+  // The first window waits until the job has settled: 20 steps have ended or, without any, five
+  // periods. attached: there is nothing left to wait for.
+  void await(std::uint64_t now, bool attached) noexcept;
+
   // Whether a window is due to begin, or the open one has seen enough. in_step: a step is open;
   // then it ends only right after another has ended.
   bool begins(std::uint64_t now, bool in_step) const noexcept;
@@ -58,15 +62,16 @@ class Windows {
   bool open_ = false;
   bool any_ = false;  // a window has begun
   bool met_ = false;  // the first steps are no longer waited for
+  bool settled_ = false;
   bool comparable_ = false;
   bool comparing_ = false;    // closed, and steps after it are still wanted
   std::uint64_t origin_ = 0;  // when the first window began
   std::uint64_t began_ = 0;
   std::uint64_t ended_ = 0;
   std::uint64_t due_ = 0;
-  std::uint64_t stepped_ = 0;                           // when the newest step ended
-  std::uint64_t inside_ticks_ = 0;                      // of all windows that ended
-  std::uint32_t whole_ = 0;                             // steps in the window
+  std::uint64_t stepped_ = 0;       // when the newest step ended
+  std::uint64_t inside_ticks_ = 0;  // of all windows that ended
+  std::uint32_t whole_ = 0;         // steps in the window; before the first, steps of the job
   std::vector<std::uint64_t> before_, inside_, after_;  // durations
   Overhead overhead_;
 };

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-MEMCPY, MEMSET, RUNTIME, KERNEL, OVERHEAD, MEMCPY_P2P = 1, 2, 5, 10, 17, 22
+MEMCPY, MEMSET, RUNTIME, KERNEL, OVERHEAD = 1, 2, 5, 10, 17
 #: CUpti_ActivityAttribute.
 POOL_LIMIT, ZEROED_OUT, PER_THREAD = 2, 5, 9
 #: cupti_runtime_cbid.h: cudaEventRecord and cudaEventRecordWithFlags, and both per thread.

@@ -84,6 +84,34 @@ class Haiprof:
         os.kill(self._recorder, signal.SIGSTOP)
 
 
+#: Steps after which the first window begins; src/gpu/windows.cpp has the number.
+SETTLED = 20
+
+
+def open_first_window(machine: jobs.Machine, seconds: float = 20.0) -> None:
+    """Take steps until kernels are recorded in windows; the last one, and the window, stay open.
+
+    Raises:
+        RuntimeError: none is recorded in time.
+    """
+    import torch
+
+    import haiprof
+    from haiprof import _core
+
+    x = torch.zeros(32, device=machine.device)
+    for _ in range(SETTLED + 1):
+        haiprof.step()
+        x.add_(1.0)
+    until = time.monotonic() + seconds
+    while not _core.gpu_counts()["kernels"]:
+        if time.monotonic() > until:
+            raise RuntimeError(f"no kernel is recorded {seconds:g} s after {SETTLED} steps")
+        machine.pretend(1)
+        x.add_(1.0)
+        time.sleep(0.01)
+
+
 def counts() -> dict[str, int]:
     """What haiprof has recorded and lost so far, once everything that has ended is taken over."""
     from haiprof import _core

@@ -436,6 +436,8 @@ def test_their_streams_are_those_of_the_kernels(
     cupti = ctypes.CDLL("libcupti.so.13")  # as a torch with CUDA has it
     haiprof.start(sys.argv[1], run="run", kernels="all")
     use_cuda()
+    while not cupti.fake_enabled():
+        time.sleep(0.001)
     cupti.fake_launch(b"gemm", ctypes.c_uint64(10))
     train(2)
     here.stream = new_stream()

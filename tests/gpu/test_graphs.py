@@ -28,6 +28,15 @@ KERNELS = """
         cupti.fake_launch_graph(ctypes.c_uint32(graph), name, ctypes.c_uint64(count))
     def recording():
         return cupti.fake_enabled() != 0
+    def train_until(true):
+        end = time.monotonic() + 60
+        while not true() and time.monotonic() < end:
+            train(1, lambda: time.sleep(0.005))
+        return true()
+    def open_window():
+        train_until(recording)
+        train(1)  # one whole step: so it stays open until there are three
+        return recording()
     def within(seconds, true):
         end = time.monotonic() + seconds
         while not true() and time.monotonic() < end:
@@ -93,8 +102,8 @@ def test_a_replay_ends_the_recording_of_kernels_and_says_so(
         KERNELS + """
     haiprof.start(sys.argv[1], run="run", kernels_period=1)
     use_cuda()
+    before = open_window()
     launch(b"eager", 10)
-    before = recording()
     graph = CUDAGraph(MS)
     graph.replay()
     ended = within(5, lambda: not recording())
@@ -116,6 +125,35 @@ def test_a_replay_ends_the_recording_of_kernels_and_says_so(
     assert (ends["recording"], ends["why"]) == (False, "graphs")
     assert haiprof.Analyzer(tmp_path / "run").kernels().height == 10
     assert replays(tmp_path)["name"].to_list() == ["graph 0"] * 2
+
+
+def test_cupti_stays_out_of_a_job_that_replays_a_graph_in_its_first_steps(
+    shm: Path, tmp_path: Path, native_build: Path
+) -> None:
+    job = run_job(
+        KERNELS + """
+    haiprof.start(sys.argv[1], run="run", kernels_period=1)
+    use_cuda()
+    train(15)
+    CUDAGraph(MS).replay()
+    train(100, lambda: time.sleep(0.01))
+    with haiprof.range("mine", device=True):
+        pass
+    tell(recording=recording(), attached=cupti.fake_attached())
+    """,
+        tmp_path, native_build,
+    )  # fmt: skip
+    wait_recorded(shm)
+    assert job == {"recording": False, "attached": 0}
+    [graphs] = events_of(tmp_path, "graphs")
+    assert graphs["mode"] == "windows"
+    assert "the job replays CUDA graphs, so kernels are not recorded" in graphs["text"]
+    assert events_of(tmp_path, "kernels", "hook") == []
+    assert replays(tmp_path).height == 1
+    spans = haiprof.Analyzer(tmp_path / "run").device_spans()
+    assert spans.height > 300
+    # CUPTI's numbers are not known without it.
+    assert spans["stream"].null_count() == spans.height
 
 
 @pytest.mark.parametrize("options", ['graphs="kernels"', 'kernels="all"'])
@@ -151,10 +189,12 @@ def test_who_asks_for_all_kernels_but_not_those_of_graphs_gets_them_until_a_repl
         KERNELS + """
     haiprof.start(sys.argv[1], run="run", kernels="all", graphs="replays")
     use_cuda()
-    time.sleep(0.5)
-    before = recording()
+    before = within(5, recording)
     CUDAGraph(MS).replay()
-    tell(before=before, ended=within(5, lambda: not recording()))
+    ended = within(5, lambda: not recording())
+    # CUPTI goes on recording those of graphs if it was told to before there was a context.
+    launch_graph(5, b"not recorded", 100)
+    tell(before=before, ended=ended)
     """,
         tmp_path, native_build,
     )  # fmt: skip
@@ -162,6 +202,7 @@ def test_who_asks_for_all_kernels_but_not_those_of_graphs_gets_them_until_a_repl
     assert job == {"before": True, "ended": True}
     [graphs] = events_of(tmp_path, "graphs")
     assert graphs["mode"] == "all"
+    assert haiprof.Analyzer(tmp_path / "run").kernels().height == 0
 
 
 def test_graphs_that_are_not_torchs_are_seen_by_their_kernels(
@@ -171,9 +212,7 @@ def test_graphs_that_are_not_torchs_are_seen_by_their_kernels(
         KERNELS + """
     haiprof.start(sys.argv[1], run="run")
     use_cuda()
-    launch(b"eager")
-    time.sleep(0.5)
-    before = recording()
+    before = open_window()
     launch_graph(9, b"in graph", 1)
     tell(before=before, ended=within(5, lambda: not recording()))
     """,
@@ -192,14 +231,9 @@ def test_a_job_without_graphs_is_recorded_as_ever(
         KERNELS + """
     haiprof.start(sys.argv[1], run="run", kernels_period=1)
     use_cuda()
-    def while_training(true):  # a window ends with a step
-        end = time.monotonic() + 60
-        while not true() and time.monotonic() < end:
-            train(5, lambda: time.sleep(0.02))
-        return true()
-    began = while_training(recording)
-    ended = while_training(lambda: not recording())
-    tell(began=began, ended=ended, again=while_training(recording))
+    began = train_until(recording)  # a window ends with a step
+    ended = train_until(lambda: not recording())
+    tell(began=began, ended=ended, again=train_until(recording))
     """,
         tmp_path, native_build,
     )  # fmt: skip
@@ -218,8 +252,7 @@ def test_the_next_recording_looks_for_graphs_anew(
     for run in ("first", "run"):
         haiprof.start(sys.argv[1], run=run)
         use_cuda()
-        time.sleep(0.3)
-        before = recording()
+        before = open_window()
         graph.replay()
         ended = within(5, lambda: not recording())
         haiprof.stop()
@@ -277,7 +310,7 @@ def test_a_replay_that_raises_raises_and_has_no_time(
             raise RuntimeError("not captured")
         work("graph", self.ns)
     CUDAGraph.replay = replay
-    haiprof.start(sys.argv[1], run="run")
+    haiprof.start(sys.argv[1], run="run", kernels="all", graphs="replays")
     use_cuda()
     raised = 0
     for _ in range(150):
@@ -285,8 +318,7 @@ def test_a_replay_that_raises_raises_and_has_no_time(
             Broken(0).replay()
         except RuntimeError as error:
             raised += str(error) == "not captured"
-    time.sleep(0.3)
-    before = recording()
+    before = within(5, recording)
     Broken(MS).replay()
     tell(raised=raised, before=before, events=calls("cuEventCreate"))
     """,

@@ -129,6 +129,8 @@ def test_twenty_sessions_and_all_that_lies_between_them(
     assert [json.loads(turn["attributes"]).keys() for turn in turns[:2]] == [set(), {"seconds"}]
     assert all(json.loads(turn["attributes"])["seconds"] > 0.3 for turn in turns[1::2])
     assert outcome.printed["clockless"] == outcome.printed["timeless"] == 0
+    # To set it anew takes the times of kernels that are under way.
+    assert outcome.printed["clocks"] == 1
     # Nothing of a session lands with haiprof. By id: a thread may be stopped for long between the
     # time of a pause and what CUPTI does then.
     ours = set(outcome.kernels["correlation"])
@@ -218,6 +220,7 @@ def test_torch_is_asked_whether_it_profiles(monkeypatch: pytest.MonkeyPatch) -> 
 
 JOB = """
     import ctypes, os, sys, time, haiprof, torch
+    from haiprof import _core
     from types import SimpleNamespace
     cupti = ctypes.CDLL("libcupti.so.13")
     cupti.fake_launch.argtypes = [ctypes.c_char_p, ctypes.c_uint64]
@@ -231,6 +234,9 @@ JOB = """
         torch.cuda._lazy_init()
     except (AssertionError, RuntimeError):
         pass
+    assert ctypes.CDLL("libcuda.so.1").fake_cuda_use(0) == 0
+    while _core.gpu_tracing() and not cupti.fake_enabled():
+        time.sleep(0.001)
     cupti.fake_launch(b"before", 100)
     if kineto is not None:
         kineto.kineto_prepare()

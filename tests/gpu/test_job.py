@@ -55,7 +55,7 @@ def test_a_driver_that_the_job_has_initialised_already_is_used_at_once(
     shm: Path, tmp_path: Path, native_build: Path
 ) -> None:
     program = """
-    assert ctypes.CDLL("libcuda.so.1").cuInit(0) == 0
+    use_gpu()
     haiprof.start(sys.argv[1], run="run", hooks=False, kernels="all")
     launch(b"gemm", 10)
     haiprof.stop()
@@ -120,7 +120,7 @@ def test_a_cupti_that_may_hang_when_switched_off_is_used_only_when_asked_for(
     shm: Path, tmp_path: Path, native_build: Path, mode: str, version: str
 ) -> None:
     program = f"""
-    assert ctypes.CDLL("libcuda.so.1").cuInit(0) == 0
+    use_gpu()
     haiprof.start(sys.argv[1], run="run", hooks=False, kernels={mode!r})
     launch(b"gemm", 10)
     """
@@ -148,7 +148,7 @@ def test_however_a_job_ends_it_ends_as_without_and_its_kernels_are_there(
 ) -> None:
     program = f"""
     import time
-    assert ctypes.CDLL("libcuda.so.1").cuInit(0) == 0
+    use_gpu()
     haiprof.start(sys.argv[1], run="run", hooks=False, kernels="all")
     launch(b"gemm", 1000)
     time.sleep(0.5)  # longer than kernels lie in CUPTI

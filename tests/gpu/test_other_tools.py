@@ -13,8 +13,8 @@ import haiprof
 JOB = """
     tool = ctypes.CDLL({library!r})
     tool.other_tool_kernels.restype = ctypes.c_uint64
+    use_gpu()
     {before}
-    assert ctypes.CDLL("libcuda.so.1").cuInit(0) == 0
     haiprof.start(sys.argv[1], run="run", hooks=False, kernels="all")
     launch(b"gemm", 100)
     haiprof.stop()

@@ -21,12 +21,14 @@ pytestmark = pytest.mark.jobs
 DRIVER, CUPTI, BROKEN = "cuda", "cupti", "broken"
 
 JOB = """
-import sys, haiprof, torch
+import contextlib, ctypes, sys, haiprof, torch
 haiprof.start()
 try:
     torch.cuda._lazy_init()
 except (AssertionError, RuntimeError):
     pass  # this torch has no CUDA, or this machine has none
+with contextlib.suppress(OSError, AttributeError):
+    ctypes.CDLL("libcuda.so.1").fake_cuda_use(0)
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters())
 for _ in range(6):
@@ -95,7 +97,8 @@ def test_the_job_goes_on_and_the_doctor_explains(
     (tmp_path / "job.py").write_text(JOB)
     environment = environment_with(libraries, variables)
     done = command(
-        "run", "--log-dir", tmp_path, "--run", "run", "--", sys.executable, "job.py",
+        "run", "--log-dir", tmp_path, "--run", "run", "--kernels", "all", "--",
+        sys.executable, "job.py",
         env=environment, cwd=tmp_path,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "trained\n")

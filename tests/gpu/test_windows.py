@@ -48,7 +48,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory, native_build: Path) -> It
     log_dir = tmp_path_factory.mktemp("windows")
     rings = Path(tempfile.mkdtemp(prefix="haiprof-test-", dir="/dev/shm"))
     program = """
-    assert ctypes.CDLL("libcuda.so.1").cuInit(0) == 0
+    use_gpu()
     haiprof.start(sys.argv[1], run="run", hooks=False, kernels_period=1, budget=0)
     train(14)
     """
@@ -106,7 +106,7 @@ def test_windows_that_cost_more_than_the_budget_end(
     shm: Path, tmp_path: Path, native_build: Path
 ) -> None:
     program = """
-    assert ctypes.CDLL("libcuda.so.1").cuInit(0) == 0
+    use_gpu()
     haiprof.start(sys.argv[1], run="run", hooks=False, kernels_period=1, budget=0.001)
     train(16)
     assert not cupti.fake_enabled()
@@ -129,7 +129,7 @@ def test_all_kernels_are_recorded_when_asked_for(
     shm: Path, tmp_path: Path, native_build: Path
 ) -> None:
     program = """
-    assert ctypes.CDLL("libcuda.so.1").cuInit(0) == 0
+    use_gpu()
     haiprof.start(sys.argv[1], run="run", hooks=False, kernels="all", kernels_period=1)
     train(3)
     """
@@ -155,7 +155,7 @@ def test_all_kernels_over_the_budget_become_windows(
     shm: Path, tmp_path: Path, native_build: Path
 ) -> None:
     program = """
-    assert ctypes.CDLL("libcuda.so.1").cuInit(0) == 0
+    use_gpu()
     haiprof.start(
         sys.argv[1], run="run", hooks=False, kernels="all", kernels_period=1, budget=1e-6
     )
@@ -177,7 +177,7 @@ def test_recording_is_switched_off_between_two_steps(
     shm: Path, tmp_path: Path, native_build: Path
 ) -> None:
     program = """
-    assert ctypes.CDLL("libcuda.so.1").cuInit(0) == 0
+    use_gpu()
     haiprof.start(sys.argv[1], run="run", hooks=False, kernels_period=1, budget=0)
     train(10, usual=0.03)
     """

@@ -15,12 +15,14 @@
 #include <vector>
 
 #include "gpu/collector.h"
+#include "in_use.h"
 #include "ring/writer.h"
 
 using namespace haiprof;
 
 int main(int argc, char** argv) {
   if (argc < 4 || !ring::open(argv[1], ring::kDefaultRingBytes, {}).ok()) return 2;
+  test::use_gpu();
   const gpu::Refusal refusal = gpu::start_collecting("", {gpu::Mode::all, 0, 60, {}});
   if (!refusal.ok()) {
     std::printf("{\"reason\": \"%s\", \"mend\": \"%s\", \"collecting\": %s}\n",

@@ -65,7 +65,7 @@ std::uint64_t accounted(const gpu::TimerCounts& counts) {
 
 void all_at_once() {
   stream_timer().set_caller(&kCaller);
-  CHECK(stream_timer().arm(driver, cupti).ok());
+  CHECK(stream_timer().arm(driver).ok());
   std::atomic<bool> over{false};
   std::thread collector([&] {
     stream_timer().begin_thread();
@@ -105,7 +105,7 @@ void all_at_once() {
 }
 
 void a_second_time_all_events_are_there_again() {
-  CHECK(stream_timer().arm(driver, cupti).ok());
+  CHECK(stream_timer().arm(driver).ok());
   const gpu::TimerCounts before = stream_timer().counts();
   CHECK_EQUAL(ranges(500), 500U);
   stream_timer().disarm();
@@ -118,7 +118,7 @@ void a_second_time_all_events_are_there_again() {
 void an_error_ends_it_and_is_reported_once() {
   static gpu::Driver broken = driver;
   broken.query_event = [](gpu::cuda::Event) { return 700; };
-  CHECK(stream_timer().arm(broken, cupti).ok());
+  CHECK(stream_timer().arm(broken).ok());
   CHECK_EQUAL(ranges(10), 10U);
   const gpu::TimerCounts before = stream_timer().counts();
   stream_timer().take(0);
@@ -126,7 +126,7 @@ void an_error_ends_it_and_is_reported_once() {
   CHECK_EQUAL(ranges(10), 0U);
   stream_timer().disarm();
   // The next recording tries anew.
-  CHECK(stream_timer().arm(driver, cupti).ok());
+  CHECK(stream_timer().arm(driver).ok());
   CHECK_EQUAL(ranges(10), 10U);
   stream_timer().disarm();
   stream_timer().take(0.1);
@@ -138,7 +138,7 @@ void a_range_brings_its_name(const std::string& path) {
   CHECK(drain.open(path, {}, {}).ok());
   drain.drain(~0ULL);
   drain.clear();
-  CHECK(stream_timer().arm(driver, cupti).ok());
+  CHECK(stream_timer().arm(driver).ok());
   for (const std::string& name : {std::string("load shard 7"), std::string(255, 'x') + "\u00e9"}) {
     std::string until_recorded = name;
     gpu::Event* const from = stream_timer().record();
@@ -161,7 +161,7 @@ void a_range_brings_its_name(const std::string& path) {
 }
 
 void a_driver_without_events_is_refused() {
-  CHECK(!stream_timer().arm(gpu::Driver{}, cupti).ok());
+  CHECK(!stream_timer().arm(gpu::Driver{}).ok());
   CHECK(stream_timer().record() == nullptr);
 }
 

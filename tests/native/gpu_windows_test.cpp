@@ -28,6 +28,8 @@ struct Job {
   std::vector<Step> steps;
   int measured = 0;
 
+  Job() { windows.await(now, false); }
+
   void look(bool in_step) {
     if (windows.ends(now, in_step)) {
       windows.end(now);
@@ -94,14 +96,25 @@ void slow_steps_are_waited_for_and_windows_become_rarer() {
   CHECK_EQUAL(job.windows.overhead().windows() + 1, ended);
 }
 
-void a_job_that_loads_for_long_has_its_first_steps() {
+void the_first_window_waits_for_twenty_steps() {
   Job job;
-  job.wait(20 * kSecond, false);
-  CHECK_EQUAL(job.open.size(), 1U);
+  job.wait(100 * kSecond, false);
+  CHECK(job.open.empty());
   job.run(5, kSecond / 10);
-  CHECK_EQUAL(job.open.size(), 2U);
-  CHECK(job.open[1].first <= 20 * kSecond + kSecond / 5);
-  CHECK(job.whole_steps(job.open[1].first, job.open[1].second) >= 3);
+  CHECK_EQUAL(job.open.size(), 1U);
+  CHECK(job.open[0].first >= 102 * kSecond && job.open[0].first <= 102 * kSecond + kSecond / 5);
+  CHECK(job.whole_steps(job.open[0].first, job.open[0].second) >= 3);
+  // One whose first window held nothing has the next when its steps come.
+  Job late;
+  late.wait(310 * kSecond, false);
+  CHECK_EQUAL(late.open.size(), 1U);
+  late.run(5, kSecond / 10);
+  CHECK_EQUAL(late.open.size(), 2U);
+  CHECK(late.open[1].first <= 310 * kSecond + kSecond / 5);
+  // Where CUPTI is attached already there is nothing to wait for.
+  Windows attached{kSecond, 60 * kSecond};
+  attached.await(kSecond, true);
+  CHECK(attached.begins(kSecond, false));
 }
 
 void a_step_that_never_ends_does_not_keep_a_window_open() {
@@ -116,8 +129,9 @@ void a_step_that_never_ends_does_not_keep_a_window_open() {
 
 void a_job_without_steps_has_short_windows() {
   Job job;
-  job.wait(100 * kSecond, false);
+  job.wait(400 * kSecond, false);
   CHECK_EQUAL(job.open.size(), 2U);
+  CHECK(job.open[0].first >= 300 * kSecond);
   CHECK(job.open[0].second - job.open[0].first <= 22 * kSecond / 10);
 }
 
@@ -191,7 +205,7 @@ void the_interval_is_students() {
 int main() {
   windows_hold_whole_steps_once_a_minute();
   slow_steps_are_waited_for_and_windows_become_rarer();
-  a_job_that_loads_for_long_has_its_first_steps();
+  the_first_window_waits_for_twenty_steps();
   a_step_that_never_ends_does_not_keep_a_window_open();
   a_job_without_steps_has_short_windows();
   the_cost_is_found_with_its_uncertainty();

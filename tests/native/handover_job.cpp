@@ -32,6 +32,7 @@
 #include <vector>
 
 #include "gpu/collector.h"
+#include "in_use.h"
 #include "ring/writer.h"
 
 using namespace haiprof;
@@ -62,6 +63,7 @@ const auto launched = find<std::uint64_t (*)(std::uint32_t)>(kCupti, "fake_launc
 const auto skew = find<void (*)(std::uint32_t)>(kCupti, "fake_skew");
 const auto dirty = find<std::uint64_t (*)()>(kCupti, "fake_dirty");
 const auto flips = find<std::uint64_t (*)()>(kCupti, "fake_flips");
+const auto clocks = find<std::uint64_t (*)()>(kCupti, "fake_clocks");
 
 struct Kineto {
   explicit Kineto(const char* path)
@@ -127,6 +129,7 @@ class Job {
   bool record(bool in_use) {
     gpu::Settings settings{gpu::Mode::all, 0, 60, {}};
     settings.in_use = in_use;
+    test::use_gpu();
     const gpu::Refusal refusal = gpu::start_collecting("", settings);
     if (!refusal.ok()) std::fprintf(stderr, "%s\n", refusal.reason.c_str());
     return refusal.ok();
@@ -177,12 +180,14 @@ class Job {
     for (std::uint32_t id = 1; id <= until; ++id) times.push_back(launched(id));
     std::printf(
         "{\"unknown_buffers\": %llu, \"clockless\": %llu, \"timeless\": %llu, "
-        "\"lost_buffers\": %llu, \"dirty\": %llu, \"flips\": %llu, \"sessions\": [",
+        "\"lost_buffers\": %llu, \"dirty\": %llu, \"flips\": %llu, \"clocks\": %llu, "
+        "\"sessions\": [",
         static_cast<unsigned long long>(kineto_.unknown_buffers()),
         static_cast<unsigned long long>(counts.clockless),
         static_cast<unsigned long long>(counts.timeless),
         static_cast<unsigned long long>(counts.foreign + counts.damaged),
-        static_cast<unsigned long long>(dirty()), static_cast<unsigned long long>(flips()));
+        static_cast<unsigned long long>(dirty()), static_cast<unsigned long long>(flips()),
+        static_cast<unsigned long long>(clocks()));
     for (std::size_t i = 0; i < sessions_.size(); ++i) {
       const Session& one = sessions_[i];
       std::printf("%s{\"before\": %u, \"first\": %u, \"last\": %u, \"after\": %u, ",

@@ -11,7 +11,7 @@ from typing import Any
 
 from gpu.part import Part, main, scratch
 
-from gpu import jobs, recorded
+from gpu import jobs, modes, recorded
 
 NODES = jobs.Launches.NODES
 #: A window begins so often, s; how long replays go on.
@@ -72,9 +72,8 @@ def _job(device: str, words: Sequence[str]) -> dict[str, Any]:
     with scratch() as folder:
         haiprof.start(folder, run=recorded.RUN, hooks=False, kernels="windows", graphs="kernels",
                       kernels_period=PERIOD, budget=0.0, ring_mib=64)  # fmt: skip
-        if how == "early":
-            haiprof.step()  # in which the first window stays open
         machine = jobs.Machine(device)
+        modes.open_first_window(machine)
         if how == "late":
             # The first window is over after some steps, and the next one is not there yet.
             _steps(machine, lambda: None, 0.6)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import json
-import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,6 +26,8 @@ FORK = 20.0
 LAUNCHES, BLOCKS, REPLAYS = 5_000, 8, 20
 #: Kernels behind one that runs while they are launched, so that the GPU need not wait for any.
 BEHIND = 500
+#: Steps in a block, and blocks, of each model.
+STEPS = 6
 #: How long that one runs, in cycles of the GPU.
 CYCLES = 20_000_000
 #: Seconds from which on haiprof has ended recording because of a graph.
@@ -38,7 +39,6 @@ FLOATS = {"cuda": 1 << 28, "cpu": 64}
 STOPS = ("disabled", "disabled and flushed with force", "disabled, and another clock is set",
          "disabled, and the same clock is set again")  # fmt: skip
 KERNELS = (cupti.KERNEL,)
-ALL = (cupti.KERNEL, cupti.MEMCPY, cupti.MEMCPY_P2P, cupti.MEMSET)
 
 
 class Kind(NamedTuple):
@@ -47,10 +47,8 @@ class Kind(NamedTuple):
     name: str
     #: Of activity that is recorded; none: only callbacks are registered; None: CUPTI is not used.
     recorded: Sequence[int] | None = None
-    #: From before the first context on.
+    #: From before the first context on; with haiprof, from before the graph is captured.
     early: bool = True
-    #: Ended by another thread than launches.
-    elsewhere: bool = False
     #: The mode of haiprof that records.
     haiprof: str = ""
 
@@ -58,13 +56,12 @@ class Kind(NamedTuple):
 NEVER = Kind("CUPTI never used")
 KINDS = (
     NEVER,
-    Kind("callbacks registered, nothing recorded", ()),
-    Kind("kernels recorded", KERNELS),
-    Kind("kernels recorded, ended by another thread", KERNELS, elsewhere=True),
-    Kind("kernels and copies recorded", ALL),
-    Kind("kernels recorded, from after the first context on", KERNELS, early=False),
+    Kind("callbacks registered, nothing recorded", (), early=False),
+    Kind("kernels recorded", KERNELS, early=False),
+    Kind("kernels recorded, from before the first context on", KERNELS),
     Kind("haiprof recorded all, stopped", haiprof="all"),
     Kind("haiprof recorded until a graph was replayed", haiprof="windows"),
+    Kind("haiprof saw a graph before it recorded", haiprof="windows", early=False),
 )
 
 
@@ -129,16 +126,8 @@ def recorded(
     begin()
     work = _worked(part)
 
-    def end() -> None:
-        if kind.recorded:
-            cupti.end_recording(library, probe, *kind.recorded)
-
-    if kind.elsewhere:
-        other = threading.Thread(target=end)
-        other.start()
-        other.join()
-    else:
-        end()
+    if kind.recorded:
+        cupti.end_recording(library, probe, *kind.recorded)
 
     def count() -> int:
         if used:  # to ask CUPTI to flush is to use it
@@ -157,6 +146,8 @@ def _by_haiprof(
 
     haiprof.start(folder, run=RUN, hooks=False, kernels=kind.haiprof, budget=0.0, recorders="io",
                   io_interval=3600.0)  # fmt: skip
+    if kind.haiprof == "windows" and kind.early:
+        modes.open_first_window(jobs.Machine(part.device))
     work = _worked(part)
     if kind.haiprof == "all":
         _core.gpu_stop(5.0)
@@ -178,7 +169,7 @@ def _worked(part: Part) -> jobs.Launches:
 
 
 def costs(work: jobs.Launches, also: jobs.Launches, count: Callable[[], int]) -> dict[str, float]:
-    """Nanoseconds that a kernel takes to launch, and takes on the GPU; what is recorded of it."""
+    """Nanoseconds that kernels and steps take; how many kernels of a graph are recorded."""
     machine = work.machine
     found: dict[str, float] = {}
     for what, graph in (("captured meanwhile", work), ("captured since", also)):
@@ -199,6 +190,12 @@ def costs(work: jobs.Launches, also: jobs.Launches, count: Callable[[], int]) ->
         return machine.timed_on_device(lambda: work.eager(BEHIND))
 
     found["a kernel in a queue"] = _ns([behind() for _ in range(BLOCKS)], BEHIND)
+    for model in ("transformer", "small"):
+        training = jobs.training(model, machine)
+        training.steps(STEPS)
+        machine.wait()
+        times = [machine.timed(lambda: training.steps(STEPS)) for _ in range(STEPS)]  # noqa: B023
+        found[f"a step, {model}"] = _ns(times, STEPS)
     return found
 
 

@@ -60,6 +60,7 @@ struct Event {
 
 // Never destroyed: threads outlive main().
 std::mutex& mutex = *new std::mutex;
+std::atomic<bool> any_active{false};
 std::map<std::string, std::uint64_t>& calls = *new std::map<std::string, std::uint64_t>;
 std::deque<Stream>& streams = *new std::deque<Stream>;
 std::deque<Event>& events = *new std::deque<Event>;
@@ -227,6 +228,7 @@ int cuDevicePrimaryCtxRetain(void** context, int device) {
   if (const int error = called("cuDevicePrimaryCtxRetain")) return error;
   if (!is_device(device)) return kInvalidDevice;
   contexts[device].active = true;
+  any_active = true;
   *context = &contexts[device];
   return kSuccess;
 }
@@ -340,6 +342,10 @@ int cuEventElapsedTime_v2(float* milliseconds, void* from_handle, void* to_handl
 }
 
 // -- the job --------------------------------------------------------------------------------------
+
+// Whether the process has a context. Without the lock: other libraries may ask while they are
+// loaded.
+int fake_cuda_active() { return any_active ? 1 : 0; }
 
 // What the runtime does at its first use of a device on a thread.
 int fake_cuda_use(int device) {

@@ -6,7 +6,8 @@
 // thread, or one for all) that was left since. A kernel starts when the GPU comes to it: what
 // fake_begin() and fake_queue() launch runs one after the other. Kernels of graphs use up buffers
 // on the GPU, whose number CUPTI limits; then they have no time. cuptiFinalize forgets everything,
-// the names of kernels included; a fatal error does the same, and nobody is asked.
+// the names of kernels included; a fatal error does the same, and nobody is asked. Kernels that
+// were enabled before the process had a context are recorded of graphs for ever, as 13.0.85 does.
 //
 //   FAKE_CUPTI_VERSION    what cuptiGetVersion returns (130001)
 //   FAKE_CUPTI_DEVICE     kernels of graphs that one buffer on the GPU has room for (100000)
@@ -16,6 +17,7 @@
 //                         end: it gets one when the kernel has ended, in the buffer of then
 //
 // The functions fake_…() stand for the GPU and the job.
+#include <dlfcn.h>
 #include <pthread.h>
 
 #include <algorithm>
@@ -85,6 +87,9 @@ std::uint64_t in_graphs = 0;               // kernels that are in them
 std::map<std::string, std::string> names;  // of kernels, as CUPTI keeps them
 std::uint64_t flush_takes = 0;             // CPU time of each flush, ns
 std::uint64_t flips = 0;                   // changes of the mode while kinds or buffers were in use
+bool attached = false;                     // something was asked of it that needs it to be there
+bool early = false;                        // kernels were enabled before there was a context
+std::uint64_t clocks = 0;                  // how often the clock was set
 std::uint64_t shared = 0;  // buffers that were handed out while they were here already
 
 Times now() {
@@ -305,6 +310,13 @@ void finalize() {
   names.clear();
 }
 
+bool has_context() {
+  void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+  const auto active =
+      driver == nullptr ? nullptr : reinterpret_cast<int (*)()>(dlsym(driver, "fake_cuda_active"));
+  return active == nullptr || active() != 0;
+}
+
 // A call of the runtime's, for who wants to hear that it ends.
 void end_of_call() {
   Subscriber notified = nullptr;
@@ -338,6 +350,7 @@ cupti::Result cuptiGetResultString(cupti::Result result, const char** text) {
 cupti::Result cuptiActivityRegisterCallbacks(cupti::BufferRequested ask,
                                              cupti::BufferCompleted give) {
   const std::lock_guard guard(mutex);
+  attached = true;
   const cupti::Result result = answer("cuptiActivityRegisterCallbacks");
   if (result == cupti::kSuccess) {
     requested = ask;
@@ -348,12 +361,16 @@ cupti::Result cuptiActivityRegisterCallbacks(cupti::BufferRequested ask,
 
 cupti::Result cuptiActivityRegisterTimestampCallback(Clock clock) {
   const std::lock_guard guard(mutex);
+  attached = true;
+  ++clocks;
   clock_of_records = clock;
   return answer("cuptiActivityRegisterTimestampCallback");
 }
 
 cupti::Result cuptiActivityEnable(int kind) {
   const std::lock_guard guard(mutex);
+  attached = true;
+  if (kind == cupti::kConcurrentKernel && !has_context()) early = true;
   const cupti::Result result = answer("cuptiActivityEnable");
   if (result == cupti::kMultipleSubscribers) std::abort();  // cuptiSubscribe alone gives it
   if (result == cupti::kSuccess) enabled.insert(static_cast<std::uint32_t>(kind));
@@ -369,6 +386,7 @@ cupti::Result cuptiActivityDisable(int kind) {
 
 cupti::Result cuptiActivityFlushAll(std::uint32_t flags) {
   const std::lock_guard guard(mutex);
+  attached = true;
   if (completed == nullptr) return cupti::kInvalidOperation;
   for (const auto until = cpu_ns() + flush_takes; cpu_ns() < until;) {
   }
@@ -383,6 +401,7 @@ cupti::Result cuptiActivityFlushAll(std::uint32_t flags) {
 
 cupti::Result cuptiActivitySetAttribute(int attribute, std::size_t*, void* value) {
   const std::lock_guard guard(mutex);
+  attached = true;
   if (attribute == cupti::kPerThreadActivityBuffer) {
     const std::uint8_t value_ = *static_cast<std::uint8_t*>(value);
     if ((value_ != 0) != (per_thread != 0) && (!enabled.empty() || !current.empty())) ++flips;
@@ -409,6 +428,7 @@ cupti::Result cuptiActivityGetNextRecord(std::uint8_t* buffer, std::size_t valid
 
 // The kernels of fake_launch() run on the null stream.
 cupti::Result cuptiGetStreamIdEx(cupti::Context, void* stream, std::uint8_t, std::uint32_t* id) {
+  attached = true;
   *id = stream == nullptr ? 7 : 13;
   return answer("cuptiGetStreamIdEx");
 }
@@ -458,7 +478,7 @@ void fake_launch(const char* name, std::uint64_t count) {
 void fake_launch_graph(std::uint32_t graph, const char* name, std::uint64_t count) {
   const std::lock_guard guard(mutex);
   const std::uint32_t id = next_correlation();
-  if (enabled.count(cupti::kConcurrentKernel) == 0) return;
+  if (enabled.count(cupti::kConcurrentKernel) == 0 && !early) return;
   for (std::uint64_t i = 0; i < count; ++i) {
     Kernel kernel{id, name, now(), nullptr, this_buffer(), false, graph};
     kernel.record = place(kernel, kernel.buffer);
@@ -530,6 +550,17 @@ std::uint64_t fake_launched(std::uint32_t id) {
 void fake_skew(std::uint32_t count) {
   const std::lock_guard guard(mutex);
   skewed = count;
+}
+
+// Whether each launch costs more now.
+int fake_attached() {
+  const std::lock_guard guard(mutex);
+  return attached ? 1 : 0;
+}
+
+std::uint64_t fake_clocks() {
+  const std::lock_guard guard(mutex);
+  return clocks;
 }
 
 std::uint64_t fake_flips() {
