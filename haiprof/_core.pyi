@@ -859,3 +859,29 @@ class Injection:
     @property
     def frozen_ns(self) -> int:
         """How long one thread of the process was stopped, in all; ns."""
+
+def python_layout() -> bytes:
+    """Describe where this Python keeps the frames of its threads; for :class:`PythonStacks`.
+
+    Raises:
+        RuntimeError: its layout is not known, and why.
+    """
+
+class PythonStacks:
+    """The Python stacks of a process, read from its memory while it runs."""
+
+    def __init__(self, pid: int, layout: bytes) -> None:
+        """Raises ValueError where the layout is of no Python that is known."""
+    def take(self) -> list[tuple[int, bool, bool, list[tuple[str, str, int]]]]:
+        """Read all threads: the kernel's number, whether it has the GIL, whether its stack is cut.
+
+        Then its frames, the innermost first: function, file, line (0: none).
+
+        Raises:
+            ProcessLookupError: the process has ended.
+            PermissionError: its memory may not be read.
+            ValueError: its memory is of another program.
+        """
+    @property
+    def torn(self) -> int:
+        """How many stacks of threads did not hold together when they were read, twice."""

@@ -22,4 +22,5 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   register_paths(module);
   register_aggregate(module);
   register_attach(module);
+  register_stacks(module);
 }

@@ -22,5 +22,6 @@ void register_nesting(pybind11::module_& module);
 void register_paths(pybind11::module_& module);
 void register_aggregate(pybind11::module_& module);
 void register_attach(pybind11::module_& module);
+void register_stacks(pybind11::module_& module);
 
 }  // namespace haiprof::python
