@@ -48,8 +48,8 @@ class Schedule {
   Schedule(Tracer& tracer, const Driver& driver) noexcept;
 
   // Kernels are recorded from the first context on, and in windows once the job has settled. Not
-  // before it: what CUPTI was told to record by then it records of CUDA graphs until the process
-  // ends, whatever it is told later (seen with 13.0.85).
+  // before it: a kind that is enabled by then is recorded of CUDA graphs until the process ends,
+  // even after it is disabled (seen with 13.0.85).
   // budget: the share of a job's time that recording kernels may take; 0 = any.
   // period: seconds from one window to the next, and between two looks at what `all` costs.
   // graph_kernels: also once the job replays CUDA graphs, each node of which is traced then.

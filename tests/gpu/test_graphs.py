@@ -192,7 +192,7 @@ def test_who_asks_for_all_kernels_but_not_those_of_graphs_gets_them_until_a_repl
     before = within(5, recording)
     CUDAGraph(MS).replay()
     ended = within(5, lambda: not recording())
-    # CUPTI goes on recording those of graphs if it was told to before there was a context.
+    # CUPTI goes on recording those of graphs if they were enabled before there was a context.
     launch_graph(5, b"not recorded", 100)
     tell(before=before, ended=ended)
     """,

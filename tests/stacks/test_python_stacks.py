@@ -63,11 +63,14 @@ def down(left):
 
 for target in (asleep, generator, lambda: down(50), lambda: asyncio.run(outer()), generated):
     threading.Thread(target=target, daemon=True).start()
-while len(sys._current_frames()) < 6 or any(
-    not f.f_code.co_name for f in sys._current_frames().values()
-):
-    time.sleep(0.01)
-time.sleep(0.3)
+def places():
+    found = sys._current_frames()
+    return {t: (f.f_code, f.f_lasti) for t, f in found.items() if t != threading.get_ident()}
+
+same, last = 0, None
+while same < 5:  # until nobody moves any more
+    time.sleep(0.1)
+    same, last = (same + 1 if len(last or ()) == 5 and places() == last else 0), places()
 print(_core.python_layout().hex())
 for thread in threading.enumerate():
     if thread is threading.main_thread():
