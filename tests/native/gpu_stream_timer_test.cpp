@@ -19,7 +19,6 @@ using namespace haiprof;
 using gpu::stream_timer;
 
 const gpu::Driver driver = test::timed_driver();
-const gpu::Cupti cupti;
 
 // A thread of its own gives its work to a stream of its own.
 const gpu::Caller kCaller{[](gpu::cuda::Device, gpu::cuda::Stream& stream) noexcept {
