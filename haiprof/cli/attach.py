@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from haiprof.cli.process.console import say, spinner
+from haiprof.cli.process.interrupts import finished
 from haiprof.cli.process.progress import seconds_passing
 from haiprof.common.choices import did_you_mean
 from haiprof.common.places import safe_name
@@ -31,6 +32,7 @@ NOBODY: Final = 2
 NOT_ALL: Final = 3
 INTERRUPTED: Final = 130
 ENDS_HERE: Final = "interrupted: the recording ends here, the job goes on"
+CLOSES_FIRST: Final = "interrupted: the files are being closed, the job goes on"
 #: Ranks that are named one by one.
 _NAMED: Final = 8
 _TELLING: Final = 3
@@ -108,7 +110,13 @@ def record(
     except KeyboardInterrupt:
         code = INTERRUPTED
         on_line(ENDS_HERE)
-    if not _end_all(attached):
+
+    def interrupted() -> None:
+        nonlocal code
+        code = INTERRUPTED
+        on_line(CLOSES_FIRST)
+
+    if not finished(lambda: _end_all(attached), interrupted):
         code = code or NOT_ALL
     return list(dict.fromkeys(a.run_dir for a in attached)), code
 

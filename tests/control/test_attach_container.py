@@ -31,6 +31,12 @@ LOOPS = """
         time.sleep(0.005)
     print("ended as it should")
 """
+#: Says so when five steps have been traced.
+TRACED = """
+        traced += torch.autograd._profiler_enabled()
+        if traced == 5:
+            open("/TRACED", "w").close()
+"""
 #: Two ranks, which their parent waits for.
 RANKS = """
     import os, sys, time
@@ -85,15 +91,13 @@ def test_a_container_that_knows_nothing_of_us_is_given_what_it_needs(
 def test_steps_and_a_trace_of_a_job_in_a_container_come_home(shm: Path, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     packages = str(Path(torch.__file__).parents[1])
-    program = TRAINS.format(before="", each="")
+    program = TRAINS.format(before="traced = 0", each=TRACED)
     with container(tmp_path, program, packages=packages, without="haiprof pyarrow") as job:
         logs = str(tmp_path / "logs")
         attaching = start_haiprof(
-            "attach", str(job.pid), "--trace", "--name", "r", "--log-dir", logs
+            "attach", str(job.pid), "--trace", "--time", "300", "--name", "r", "--log-dir", logs
         )
-        # glob, not rglob: what is brought into the container comes and goes.
-        traces = "logs/r/*/*.pt.trace.json.gz"
-        wait_for(lambda: any(list(folder.glob(traces)) for folder in our_folders(job)), 300)
+        wait_for((job.files / "TRACED").exists, 300)
         attaching.send_signal(signal.SIGINT)
         said = attaching.communicate(timeout=60)[1]
         assert attaching.returncode == 130, said

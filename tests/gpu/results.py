@@ -173,7 +173,8 @@ def pack(files: Path, archive: Path) -> None:
 def replace(path: Path, content: bytes) -> None:
     """Make a file have this content at once; a reader sees the old one or the new one.
 
-    The new one is written beside the folder, where a kill leaves nothing among the results.
+    The new one is written beside the folder, where a kill leaves nothing among the results. Two
+    files of one folder are not replaced at the same time.
     """
     new = path.parent.with_name(f".{path.parent.name}.new")
     try:

@@ -135,9 +135,10 @@ class Suite:
                 # From here on the file of its rows may go away.
                 self._running.pop(planned.name, None)
                 self._ended.append(found)
-        if "GPU_SUITE_FILES" in self.environment:
-            with contextlib.suppress(OSError):  # another part is writing into it
-                pack(Path(self.environment["GPU_SUITE_FILES"]), self.folder / "buffers.tar.gz")
+                if "GPU_SUITE_FILES" in self.environment:
+                    with contextlib.suppress(OSError):  # another part is writing into it
+                        files = Path(self.environment["GPU_SUITE_FILES"])
+                        pack(files, self.folder / "buffers.tar.gz")
         why = f": {found['reason']}" if found["reason"] else ""
         line = f"{planned.name}: {found['state']} ({found['seconds']:.0f} s){why}"
         self.log.append(line)

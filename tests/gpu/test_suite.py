@@ -17,7 +17,7 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -332,6 +332,21 @@ def test_whatever_files_parts_leave_a_run_has_five_and_they_are_new_after_each_p
             assert archive.getnames() == ["buffers", *(f"buffers/{file}" for file in left)]
         said = json.loads((tmp_path / "summary.json").read_text())
         assert said["parts"][name].startswith("done")
+
+
+def test_files_are_whole_when_parts_end_together(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    left = tmp_path_factory.mktemp("files")
+    (left / "buffers").write_bytes(random.Random(7).randbytes(1 << 18))
+    suite = _suite(tmp_path, 0)
+    suite.environment["GPU_SUITE_FILES"] = str(left)
+    plan = [Planned("machine", "T", "machine", 30) for _ in range(48)]
+    with ThreadPoolExecutor(8) as pool:
+        for _ in pool.map(suite.part, plan):
+            with tarfile.open(tmp_path / "buffers.tar.gz") as archive:
+                assert archive.getnames() == ["buffers"]
+            json.loads((tmp_path / "gpu.json").read_text())
 
 
 # -- haiprof for the parts -------------------------------------------------------------------------

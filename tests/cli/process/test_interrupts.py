@@ -1,13 +1,17 @@
-"""Ctrl-C ends a wait of the main thread, whatever libraries did to its signals."""
+"""Ctrl-C: it ends a wait of the main thread, and lets a command finish what it writes."""
 
 from __future__ import annotations
 
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
+import pytest
 from recording import wait_for
+
+from haiprof.cli.process.interrupts import finished, interruptible
 
 WAITS = """
 import queue
@@ -34,3 +38,42 @@ def test_a_wait_ends_with_ctrl_c() -> None:
         process.communicate()
     assert process.returncode == -signal.SIGINT
     assert err.endswith("KeyboardInterrupt\n")
+
+
+def press_ctrl_c() -> None:
+    main = threading.main_thread().ident
+    assert main is not None
+    signal.pthread_kill(main, signal.SIGINT)
+
+
+def test_the_first_ctrl_c_is_reported_and_lets_it_finish() -> None:
+    interruptible()  # another test may have imported polars
+    pressed = threading.Event()
+
+    def closes() -> str:
+        press_ctrl_c()
+        return "closed" if pressed.wait(60) else "nobody was interrupted"
+
+    assert finished(closes, pressed.set) == "closed"
+
+
+def test_the_second_ctrl_c_interrupts() -> None:
+    interruptible()
+    pressed = threading.Event()
+
+    def closes() -> None:
+        press_ctrl_c()
+        if pressed.wait(60):
+            press_ctrl_c()
+
+    with pytest.raises(KeyboardInterrupt):
+        finished(closes, pressed.set)
+
+
+def test_without_ctrl_c_its_result_and_its_error_are_the_callers() -> None:
+    def never() -> None:
+        pytest.fail("nobody pressed Ctrl-C")
+
+    assert finished(lambda: 7, never) == 7
+    with pytest.raises(OSError, match="full"):
+        finished(lambda: (_ for _ in ()).throw(OSError("full")), never)
