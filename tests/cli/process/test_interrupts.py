@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import traceback
 from pathlib import Path
 
 import pytest
@@ -41,8 +42,11 @@ def test_a_wait_ends_with_ctrl_c() -> None:
 
 
 def press_ctrl_c() -> None:
+    """Press it when the main thread waits for the result."""
     main = threading.main_thread().ident
     assert main is not None
+    frames = sys._current_frames
+    wait_for(lambda: "result" in [f.name for f in traceback.extract_stack(frames()[main])])
     signal.pthread_kill(main, signal.SIGINT)
 
 
