@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from types import CodeType, TracebackType
-from typing import Any, Final, TypedDict, TypeVar
+from typing import Any, Final, TypeAlias, TypedDict, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -867,6 +867,9 @@ def python_layout() -> bytes:
         RuntimeError: its layout is not known, and why.
     """
 
+def let_read(reader: int) -> None:
+    """Let a process of this user read this one's memory where Yama would not; 0: none."""
+
 class PythonStacks:
     """The Python stacks of a process, read from its memory while it runs."""
 
@@ -885,3 +888,60 @@ class PythonStacks:
     @property
     def torn(self) -> int:
         """How many stacks of threads did not hold together when they were read, twice."""
+
+#: As :meth:`StackSampler.take` says.
+StackSample: TypeAlias = tuple[int, int, int, int, int, int, str, str | None, int]
+StackNode: TypeAlias = tuple[int, int | None, str, str, int | None, int | None]
+
+class StackSampler:
+    """Samples the Python stacks of processes, in a thread of its own, until it is deleted.
+
+    Each sample is at a random moment of its period. Of a thread that has not run since its last
+    sample, that one goes on. Periods grow where sampling would cost more than 1 % of a core.
+    """
+
+    def __init__(self, hz: float) -> None:
+        """Sample so often, 0: not at all."""
+    @property
+    def hz(self) -> float:
+        """How often it samples; can be set."""
+    @hz.setter
+    def hz(self, hz: float) -> None: ...
+    def watch(
+        self, pid: int, start_time: int, owner: int, layout: bytes, first_node: int = 0
+    ) -> bool:
+        """Begin to sample a process and the children that it forks.
+
+        Args:
+            pid: the process.
+            start_time: field 22 of its ``/proc/<pid>/stat``.
+            owner: its user; its memory is not read while it has another one.
+            layout: of its ring.
+            first_node: number of its first node.
+
+        Returns:
+            False when it is not that process.
+
+        Raises:
+            ValueError: no process can have that layout.
+        """
+    def unwatch(self, pid: int) -> tuple[list[StackSample], list[StackNode]]:
+        """Sample a process no more; return what :meth:`take` would, and what still went on."""
+    def take(self, pid: int) -> tuple[list[StackSample], list[StackNode]]:
+        """Return what was sampled of a process and its children since the last call.
+
+        A sample is (ns of CLOCK_MONOTONIC, ns that it stands for, number of samples, pid, thread,
+        node, state, what it waits in, 1 if it has the GIL else 0); more than one sample is of a
+        thread that did not run meanwhile. A node is (number, parent, function, file, line, first
+        line of the function) and comes before samples that name it.
+        """
+    def counts(self, pid: int) -> dict[str, Any]:
+        """Return what could not be sampled of a process and its children.
+
+        ``torn``: stacks that changed while they were read, twice; ``dropped``: samples that nobody
+        took; ``cut``: stacks with more frames than are read; ``ended``: whether it has ended;
+        ``problem``: why nothing is sampled while it lives, empty if all is well.
+        """
+    @property
+    def cost_ns(self) -> int:
+        """CPU time that sampling has taken, ns."""

@@ -36,6 +36,7 @@ class Options(NamedTuple):
     run: str = ""
     sample_hz: float = 1.0
     drain_hz: float = 4.0
+    stack_hz: float = 10.0
     ring_mib: int = 16
     hooks: bool = True
     kernels: str = "windows"
@@ -262,6 +263,12 @@ OPTIONS: Final[dict[str, Option]] = {
             "sample_hz", "how often the host is sampled", float, _between(0.01, 100, "per second")
         ),
         Option("drain_hz", "how often rings are drained", float, _between(0.5, 100, "per second")),
+        Option(
+            "stack_hz",
+            "how often Python stacks are sampled (0: not at all)",
+            float,
+            _between(0, 200, "per second"),
+        ),
         Option(
             "ring_mib", "shared memory of one process", int, _between(2, 1024, "MiB", whole=True)
         ),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MAJOR: Final = 1
-MINOR: Final = 4
+MINOR: Final = 5
 
 #: Arrow schema metadata keys.
 KEY_FORMAT: Final = "haiprof.format"
@@ -197,6 +197,35 @@ ALLOCATIONS: Final = Table(
     ),
 )
 
+FRAMES: Final = Table(
+    "frames",
+    "one line of a function, as called from another: a node of the tree of stacks",
+    _columns(
+        ("id", "uint32", "its number: rows of one folder count from 0"),
+        ("parent", "uint32", "id of the node that called it; null: the outermost", True),
+        ("function", "text", "qualified name"),
+        ("file", "text", "as the code object names it"),
+        ("line", "uint32", "that ran, or called the next node", True),
+        ("first_line", "uint32", "of the function", True),
+    ),
+)
+
+STACKS: Final = Table(
+    "stacks",
+    "a thread's Python stack at a moment, or for as long as the thread did not run",
+    _columns(
+        ("time", "int64", "ns, UTC epoch: of the first sample"),
+        ("duration", "int64", "ns of wall time that its samples stand for"),
+        ("samples", "uint32", "how many: more than one while the thread did not run"),
+        ("process", "uint32", "pid: of the rank, or of a worker that it forked"),
+        ("thread", "uint32", "kernel thread id"),
+        ("stack", "uint32", "id in frames of the innermost one"),
+        ("state", "text", "running, waiting, uninterruptible, stopped"),
+        ("waits_in", "text", "kernel function or system call that it waits in", True),
+        ("gil", "uint16", "1: it has the GIL"),
+    ),
+)
+
 COLLECTIVES: Final = Table(
     "collectives",
     "one communication, on the host or as a kernel",
@@ -233,7 +262,10 @@ FLOWS: Final = Table(
 
 TABLES: Final[dict[str, Table]] = {
     t.name: t
-    for t in (SPANS, EVENTS, SAMPLES, KERNELS, DEVICE_SPANS, ALLOCATIONS, COLLECTIVES, FLOWS)
+    for t in (
+        *(SPANS, EVENTS, SAMPLES, KERNELS, DEVICE_SPANS, ALLOCATIONS, COLLECTIVES, FLOWS),
+        *(FRAMES, STACKS),
+    )
 }
 
 #: ``samples.flags``: the value was scaled up from a counter that ran part of the time.

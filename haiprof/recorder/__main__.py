@@ -34,6 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--interval", action="append", default=[], type=_interval, metavar="RECORDER=SECONDS"
     )
     parser.add_argument("--drain-hz", type=float, required=True)
+    parser.add_argument("--stack-hz", type=float, required=True)
     parser.add_argument("--procfs", default=PROCFS, help="the node's")
     parser.add_argument("--sysfs", default=SYSFS, help="the node's")
     parser.add_argument("--perfd", default="", help="socket of haiprof-perfd")
@@ -66,6 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
         intervals=dict(options.interval),
         access=Access(options.procfs, options.sysfs, options.perfd, options.resctrl),
         drain_hz=options.drain_hz,
+        stack_hz=options.stack_hz,
     )
     try:
         recorder.run(election)

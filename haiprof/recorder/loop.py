@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from haiprof._core import BrokenRing
+from haiprof._core import BrokenRing, StackSampler
 from haiprof.common.control_folder import remove_dead
 from haiprof.common.owned_files import Folder, private_folder
 from haiprof.common.places import (
@@ -66,6 +66,7 @@ class Recorder:
         *,
         intervals: Mapping[str, float],
         drain_hz: float,
+        stack_hz: float,
         access: Access,
     ) -> None:
         """Prepare; nothing is touched before :meth:`run`."""
@@ -83,6 +84,7 @@ class Recorder:
         self._refused: dict[Path, str] = {}
         self._watched: Life | None = None
         self._kills = MemoryKills()
+        self._stacks = StackSampler(stack_hz)
         self._somebody_ended = False
         self._paused_since: float | None = None
         self._pause_error = 0
@@ -246,6 +248,7 @@ class Recorder:
             pace = json.loads(self._rings.read(PACE_NAME))
             self._intervals = {str(n): float(s) for n, s in pace["intervals"].items()}
             self._drain_seconds = 1.0 / float(pace["drain_hz"])
+            self._stacks.hz = float(pace["stack_hz"])
         except FileNotFoundError:
             return False
         except (
@@ -299,7 +302,7 @@ class Recorder:
             if path in self._processes or path in self._refused:
                 continue
             try:
-                process = RecordedProcess(path, self._run_now(), self._kills)
+                process = RecordedProcess(path, self._run_now(), self._kills, self._stacks)
             except BlockingIOError:
                 self._drop_if_unfinished(path)
                 continue

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from haiprof import schema
-from haiprof._core import RingReader
+from haiprof._core import RingReader, StackSampler
 from haiprof.common.owned_files import Folder
 from haiprof.common.places import RING_SUFFIX, removed
 from haiprof.common.process_life import Life, parent_of, started_at
@@ -24,6 +24,7 @@ from haiprof.recorder import ending
 from haiprof.recorder.memory_kills import MemoryKills
 from haiprof.recorder.process_folder import claim, document, gpus_of, whole, write_json
 from haiprof.recorder.segments import Reach, TableWriter, close_stream, live_streams, reached
+from haiprof.recorder.stacks import ProcessStacks
 from haiprof.recorder.tables import RingTables, RowTable
 
 log = logging.getLogger(__name__)
@@ -41,13 +42,20 @@ _ENDING_SECONDS: Final = 600.0
 class RecordedProcess:
     """Drains one ring into one folder, until the writer says goodbye or dies."""
 
-    def __init__(self, ring: Path, run: Path | Folder, kills: MemoryKills | None = None) -> None:
+    def __init__(
+        self,
+        ring: Path,
+        run: Path | Folder,
+        kills: MemoryKills | None = None,
+        stacks: StackSampler | None = None,
+    ) -> None:
         """Open the ring and its folder; continue where an earlier recorder stopped.
 
         Args:
             ring: its file.
             run: folder of the run.
             kills: counts kills for lack of memory; None: a new one for this process.
+            stacks: samples its Python stacks; None: nobody does.
 
         Raises:
             BlockingIOError: the ring is still being made.
@@ -95,6 +103,7 @@ class RecordedProcess:
         self._lost_before = {c: n for c, n in before.lost.items() if c in _READERS_CAUSES}
         self._tables = RingTables()
         self._writers: dict[str, TableWriter] = {}
+        self._stacks = ProcessStacks(stacks, ring, header, self.files)
         self._events = RowTable(schema.EVENTS)
         self._events_writer = TableWriter(self.files, schema.EVENTS)
         self._rows = 0
@@ -132,6 +141,7 @@ class RecordedProcess:
             gpus=self.gpus,
             lost={"records": _lost_records(losses), **losses},
             ended=self._ending,
+            stacks=self._stacks.described(),
         )
         write_json(self.files, schema.PROCESS_FILE, process_document)
 
@@ -177,7 +187,11 @@ class RecordedProcess:
     @property
     def waiting(self) -> bool:
         """Whether something encoded is not on disk yet."""
-        return self._events_writer.waiting or any(w.waiting for w in self._writers.values())
+        return any(written.waiting for written in self._written())
+
+    def _written(self) -> list[TableWriter | ProcessStacks]:
+        """Return all that writes files."""
+        return [*self._writers.values(), self._events_writer, self._stacks]
 
     def drain(self) -> None:
         """Take from the ring what is new, and write it when it is time.
@@ -209,7 +223,11 @@ class RecordedProcess:
                 break
         self._report_losses()
         due = time.monotonic() - self._written_at >= WRITE_SECONDS
-        if (self._rows or len(self._events)) and (due or ended or flush != self._flush_answered):
+        if due or ended or flush != self._flush_answered:
+            self._stacks.collect(self._reader.utc_offset_ns)
+        if (self._rows or len(self._events) or self._stacks.rows) and (
+            due or ended or flush != self._flush_answered
+        ):
             self._write()
         if not all_taken:
             return
@@ -235,6 +253,7 @@ class RecordedProcess:
             self._writers[name].prepare()
         if len(self._events):
             self._events_writer.prepare()
+        self._stacks.prepare()
         # Nothing below fails halfway: a retry would write rows twice.
         for name, raw in columns.items():
             table = schema.TABLES[name]
@@ -251,6 +270,7 @@ class RecordedProcess:
         self._rows = 0
         if len(self._events):
             self._events_writer.append(self._events.take())
+        self._stacks.write()
         self._written_at = time.monotonic()
         self.push()
 
@@ -260,14 +280,14 @@ class RecordedProcess:
         Raises:
             OSError: there is no room for it yet.
         """
-        for writer in (*self._writers.values(), self._events_writer):
+        for writer in self._written():
             writer.push()
         self._events.renew(self._events_writer)
 
     def _answer_flush(self, ticket: int) -> None:
         error = 0
         try:
-            for writer in (*self._writers.values(), self._events_writer):
+            for writer in self._written():
                 writer.sync()
             self._write_process_file("live")
         except OSError as failure:
@@ -314,6 +334,7 @@ class RecordedProcess:
             if taken < _TAKE:
                 break
         self._rows = 0
+        self._stacks.collect(None, last=True)
         self.refuse_flush(errno.ENOENT)
         if ended:
             self._end()
@@ -326,8 +347,9 @@ class RecordedProcess:
             self._ending = ended = self._described(said_goodbye)
             text = ending.sentence(self.pid, ended, goodbye=said_goodbye)
             self.event("exit", text, ended)
+        self._stacks.collect(self._reader.utc_offset_ns, last=True)
         self._write()
-        for writer in (*self._writers.values(), self._events_writer):
+        for writer in self._written():
             writer.close()
         assert self._ending is not None
         orderly = said_goodbye or self._ending["exit_code"] == 0
@@ -369,8 +391,9 @@ class RecordedProcess:
         """Write what was taken so far, as far as possible; the ring stays where it is."""
         self.event("recorder", f"recording ended: {why}")
         state = "died" if self.life.ended() else "closed"
+        self._stacks.collect(self._reader.utc_offset_ns, last=True)
         parts: list[Callable[[], None]] = [self._write]
-        parts += [writer.close for writer in (*self._writers.values(), self._events_writer)]
+        parts += [writer.close for writer in self._written()]
         parts.append(partial(self._write_process_file, state))
         for part in parts:
             try:

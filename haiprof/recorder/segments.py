@@ -437,6 +437,20 @@ def next_number(folder: Folder, table: schema.Table) -> int:
     return max((int(number) for number in numbers if number.isdecimal()), default=-1) + 1
 
 
+def rows_on_disk(folder: Folder, table: schema.Table) -> int:
+    """Return how many whole rows of ``table`` a folder has."""
+    rows = 0
+    for name in _segments(folder, table):
+        with contextlib.suppress(OSError, pa.ArrowInvalid, ValueError), as_invalid():
+            if name.endswith(schema.CLOSED_SUFFIX):
+                with folder.open(name) as file:
+                    known = pa.ipc.open_file(file).schema.metadata or {}
+                    rows += int(known[schema.KEY_ROWS.encode()])
+            else:
+                rows += sum(batch.num_rows for batch, _ in Batches(folder, name))
+    return rows
+
+
 def _segments(folder: Folder, table: schema.Table) -> list[str]:
     kinds = (".arrow", _DAMAGED_SUFFIX)
     names = [name for name in folder.names() if name.startswith(f"{table.name}-")]

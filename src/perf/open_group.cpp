@@ -36,7 +36,7 @@ int open_counter(const Event& event, int cpu, int leader) noexcept {
 
 }  // namespace
 
-int open_group(std::span<const Event> events, int cpu, std::vector<UniqueFd>& fds) noexcept {
+int open_group(std::span<const Event> events, int cpu, std::vector<base::UniqueFd>& fds) noexcept {
   fds.clear();
   // The kernel takes -1 for all CPUs, which counters of a CPU's surroundings know not.
   if (events.empty() || events.size() > kMaxGroup || cpu < 0) return EINVAL;

@@ -7,8 +7,8 @@
 #include <span>
 #include <vector>
 
+#include "base/unique_fd.h"
 #include "perf/opener.h"
-#include "perf/unique_fd.h"
 
 namespace haiprof::perf {
 
@@ -18,17 +18,17 @@ inline constexpr std::size_t kMaxGroup = 32;
 // Counters of all that runs on `cpu`, the first one leading: one descriptor each, in that order, to
 // be kept open together. 0, or an errno, and then none is left open: EINVAL for none and for more
 // than kMaxGroup.
-int open_group(std::span<const Event> events, int cpu, std::vector<UniqueFd>& fds) noexcept;
+int open_group(std::span<const Event> events, int cpu, std::vector<base::UniqueFd>& fds) noexcept;
 
 // Reads what open_group() has opened.
 class FdGroup final : public Group {
  public:
-  explicit FdGroup(std::vector<UniqueFd> fds) noexcept : fds_(std::move(fds)) {}
+  explicit FdGroup(std::vector<base::UniqueFd> fds) noexcept : fds_(std::move(fds)) {}
 
   int read(std::span<Reading> readings) noexcept override;
 
  private:
-  std::vector<UniqueFd> fds_;
+  std::vector<base::UniqueFd> fds_;
 };
 
 }  // namespace haiprof::perf

@@ -111,7 +111,7 @@ class OwnOpener final : public Opener {
   explicit OwnOpener(std::string procfs) : procfs_(std::move(procfs)) {}
 
   Opened open(std::span<const Event> events, int cpu) override {
-    std::vector<UniqueFd> fds;
+    std::vector<base::UniqueFd> fds;
     const int error = open_group(events, cpu, fds);
     if (error != 0) return refused(error, procfs_);
     Opened opened;

@@ -82,7 +82,7 @@ class PerfdOpener final : public Opener {
     }
     if (failed_ && now_ns() < quiet_until_ns_) return as_opened(*failed_);
     failed_.reset();
-    std::vector<UniqueFd> fds;
+    std::vector<base::UniqueFd> fds;
     wire::Answer answer;
     std::optional<Refusal> refusal = ask(events, cpu, answer, fds);
     if (refusal) {
@@ -103,7 +103,7 @@ class PerfdOpener final : public Opener {
   }
 
   std::optional<Refusal> ask(std::span<const Event> events, int cpu, wire::Answer& answer,
-                             std::vector<UniqueFd>& fds) {
+                             std::vector<base::UniqueFd>& fds) {
     const std::int64_t deadline_ns = now_ns() + kPatience;
     wire::Request request;
     request.cpu = cpu;
@@ -147,7 +147,7 @@ class PerfdOpener final : public Opener {
     }
     if (std::optional<Refusal> refusal = distrust()) return refusal;
     wire::Answer hello;
-    std::vector<UniqueFd> fds;
+    std::vector<base::UniqueFd> fds;
     if (const Received received = receive(hello, fds, deadline_ns); received != Received::whole) {
       return explain(received);
     }
@@ -196,7 +196,8 @@ class PerfdOpener final : public Opener {
 
   enum class Received : std::uint8_t { whole, nothing, end, foreign, cut };
 
-  Received receive(wire::Answer& answer, std::vector<UniqueFd>& fds, std::int64_t deadline_ns) {
+  Received receive(wire::Answer& answer, std::vector<base::UniqueFd>& fds,
+                   std::int64_t deadline_ns) {
     fds.clear();
     fds.reserve(kMaxGroup);
     alignas(cmsghdr) char control[CMSG_SPACE(kMaxGroup * sizeof(int))];
@@ -245,7 +246,7 @@ class PerfdOpener final : public Opener {
   Refusal hung_up() const { return {"haiprof-perfd at " + socket_ + " hung up", kRestartIt}; }
 
   // Whether it speaks this version, and has passed on what was asked for.
-  std::optional<Refusal> check(const wire::Answer& answer, const std::vector<UniqueFd>& fds,
+  std::optional<Refusal> check(const wire::Answer& answer, const std::vector<base::UniqueFd>& fds,
                                std::size_t requested) const {
     if (answer.version != wire::kVersion) {
       return Refusal{"haiprof-perfd at " + socket_ + " speaks version " +
@@ -255,7 +256,7 @@ class PerfdOpener final : public Opener {
     }
     const bool right = answer.error == 0 ? fds.size() == requested : fds.empty();
     if (right && std::all_of(fds.begin(), fds.end(),
-                             [](const UniqueFd& fd) { return is_counter(fd.get()); })) {
+                             [](const base::UniqueFd& fd) { return is_counter(fd.get()); })) {
       return {};
     }
     return Refusal{"haiprof-perfd at " + socket_ + " passed on something other than counters",
@@ -267,7 +268,7 @@ class PerfdOpener final : public Opener {
   }
 
   std::string socket_;
-  UniqueFd connection_;
+  base::UniqueFd connection_;
   std::optional<Refusal> failed_;
   std::int64_t quiet_until_ns_ = 0;
 };

@@ -16,8 +16,8 @@ namespace haiprof::perfd {
 
 namespace {
 
+using base::UniqueFd;
 using host::error_text;
-using perf::UniqueFd;
 
 constexpr int kQueue = 128;  // of connections that nobody has accepted yet
 constexpr const char* kElsewhere = "; or choose another place with --socket";

@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "perf/unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace haiprof::perfd {
 
@@ -24,7 +24,7 @@ class Listener {
 
  private:
   std::string path_;
-  perf::UniqueFd socket_;
+  base::UniqueFd socket_;
   dev_t device_ = 0;  // of the file at path_, which may be another's by the end
   ino_t inode_ = 0;
 };

@@ -25,8 +25,8 @@ namespace haiprof::perfd {
 
 namespace {
 
+using base::UniqueFd;
 using perf::Event;
-using perf::UniqueFd;
 using perf::wire::Answer;
 using perf::wire::Request;
 

@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
+#include "base/unique_fd.h"
 #include "perf/opener.h"
 #include "perf/perfd_wire.h"
-#include "perf/unique_fd.h"
 #include "perfd/access.h"
 #include "perfd/log.h"
 
@@ -49,7 +49,7 @@ class Server {
 
  private:
   struct Connection {
-    perf::UniqueFd fd;
+    base::UniqueFd fd;
     Peer peer;
     std::int64_t heard_ns = 0;
     std::uint32_t passed = 0;  // counters
@@ -63,10 +63,10 @@ class Server {
   };
 
   void accept_some();
-  void welcome(perf::UniqueFd fd);
+  void welcome(base::UniqueFd fd);
   void serve(Connection& connection);
   perf::wire::Answer hand_out(Connection& connection, const perf::wire::Request& request,
-                              std::vector<perf::UniqueFd>& fds);
+                              std::vector<base::UniqueFd>& fds);
   bool plans(const Counter& counter) const noexcept;
   bool planned(const perf::wire::Request& request);
   bool charge(Connection& connection, std::uint32_t counters) noexcept;

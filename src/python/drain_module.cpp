@@ -76,6 +76,9 @@ class RingReader {
     h["run_dir"] =
         path_text(std::string(s.run_dir, strnlen(s.run_dir, sizeof s.run_dir)) +
                   std::string(s.run_dir_rest, strnlen(s.run_dir_rest, sizeof s.run_dir_rest)));
+    h["python"] = s.python.version == 0 || s.python.bytes < sizeof s.python
+                      ? py::object(py::none())
+                      : py::bytes(reinterpret_cast<const char*>(&s.python), sizeof s.python);
     h["time_base"] = static_cast<std::uint32_t>(s.time_base);
     return h;
   }

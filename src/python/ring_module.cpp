@@ -13,6 +13,7 @@
 
 #include "phase/current.h"
 #include "python/opener.h"
+#include "python/python_layout.h"
 #include "python/register.h"
 #include "python/unlocked.h"
 #include "ring/writer.h"
@@ -51,6 +52,7 @@ void open_ring(const std::filesystem::path& path, std::size_t bytes,
   identity.node = node;
   identity.run = run;
   identity.run_dir = run_dir;
+  haiprof_describe_python(&identity.python);  // where it is not known, its version is 0
   ring::Failure failure;
   {
     const Unlocked unlocked;

@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include <cstring>
+#include <optional>
 #include <stdexcept>
 #include <string_view>
 
@@ -10,6 +11,8 @@
 #include "python/register.h"
 #include "python/unlocked.h"
 #include "stacks/python_stacks.h"
+#include "stacks/reader_right.h"
+#include "stacks/sampler.h"
 
 namespace py = pybind11;
 
@@ -29,6 +32,7 @@ ring::PythonLayout layout_from(std::string_view bytes) {
   if (bytes.size() != sizeof layout) throw std::invalid_argument("not a layout of this version");
   std::memcpy(&layout, bytes.data(), sizeof layout);
   if (layout.version == 0) throw std::invalid_argument("the layout of no Python that is known");
+  if (!stacks::PythonStacks::possible(layout)) throw std::invalid_argument("an impossible layout");
   return layout;
 }
 
@@ -39,7 +43,8 @@ py::str text(const std::string& utf8) {
 
 class PythonStacks {
  public:
-  PythonStacks(pid_t pid, std::string_view layout) : stacks_(pid, layout_from(layout)) {}
+  PythonStacks(pid_t pid, std::string_view layout)
+      : stacks_(pid, layout_from(layout), functions_) {}
 
   py::list take() {
     std::vector<stacks::ThreadStack> found;
@@ -64,7 +69,7 @@ class PythonStacks {
     for (const stacks::ThreadStack& stack : found) {
       py::list frames;
       for (const stacks::Frame& frame : stack.frames) {
-        const stacks::Function& function = stacks_.functions()[frame.function];
+        const stacks::Function& function = functions_.all()[frame.function];
         frames.append(py::make_tuple(text(function.name), text(function.file), frame.line));
       }
       all.append(py::make_tuple(stack.thread, stack.has_gil, stack.cut, frames));
@@ -75,17 +80,87 @@ class PythonStacks {
   std::uint64_t torn() const { return stacks_.torn(); }
 
  private:
+  stacks::Functions functions_;
   stacks::PythonStacks stacks_;
+};
+
+py::object number_or_none(std::uint32_t number, std::uint32_t none) {
+  return number == none ? py::object(py::none()) : py::int_(number);
+}
+
+py::tuple taken(const stacks::Taken& what) {
+  py::list samples, nodes;
+  for (const stacks::Sample& s : what.samples) {
+    samples.append(py::make_tuple(s.monotonic_ns, s.duration_ns, s.samples, s.process, s.thread,
+                                  s.stack, stacks::kStateNames[static_cast<std::size_t>(s.state)],
+                                  s.waits_in.empty() ? py::object(py::none()) : text(s.waits_in),
+                                  s.has_gil ? 1 : 0));
+  }
+  for (const stacks::NamedNode& n : what.nodes) {
+    nodes.append(
+        py::make_tuple(n.id, number_or_none(n.parent, stacks::kNoStack), text(n.function.name),
+                       text(n.function.file), number_or_none(static_cast<std::uint32_t>(n.line), 0),
+                       number_or_none(static_cast<std::uint32_t>(n.function.first_line), 0)));
+  }
+  return py::make_tuple(samples, nodes);
+}
+
+class StackSampler {
+ public:
+  explicit StackSampler(double hz) { sampler_.emplace(hz); }
+  StackSampler(const StackSampler&) = delete;
+  StackSampler& operator=(const StackSampler&) = delete;
+  ~StackSampler() {
+    const Unlocked unlocked;
+    sampler_.reset();
+  }
+
+  double hz() const { return sampler_->hz(); }
+  void set_hz(double hz) { sampler_->set_hz(hz); }
+
+  bool watch(pid_t pid, std::uint64_t start_time, uid_t owner, std::string_view layout,
+             std::uint32_t first_node) {
+    return sampler_->watch(pid, start_time, owner, layout_from(layout), first_node);
+  }
+
+  py::tuple unwatch(pid_t pid) { return taken(sampler_->unwatch(pid)); }
+  py::tuple take(pid_t pid) { return taken(sampler_->take(pid)); }
+
+  py::dict counts(pid_t pid) const {
+    const stacks::Counts counts = sampler_->counts(pid);
+    py::dict d;
+    d["torn"] = counts.torn;
+    d["dropped"] = counts.dropped;
+    d["cut"] = counts.cut;
+    d["ended"] = counts.ended;
+    d["problem"] = counts.problem;
+    return d;
+  }
+
+  std::uint64_t cost_ns() const { return sampler_->cost_ns(); }
+
+ private:
+  std::optional<stacks::Sampler> sampler_;
 };
 
 }  // namespace
 
 void register_stacks(py::module_& module) {
   module.def("python_layout", &layout_of_this_python);
+  module.def("let_read", &stacks::let_read, py::arg("reader"));
   py::class_<PythonStacks>(module, "PythonStacks")
       .def(py::init<pid_t, std::string_view>(), py::arg("pid"), py::arg("layout"))
       .def("take", &PythonStacks::take)
       .def_property_readonly("torn", &PythonStacks::torn);
+  py::class_<StackSampler>(module, "StackSampler")
+      .def(py::init<double>(), py::arg("hz"))
+      .def_property("hz", &StackSampler::hz, &StackSampler::set_hz)
+      .def("watch", &StackSampler::watch, py::arg("pid"), py::arg("start_time"), py::arg("owner"),
+           py::arg("layout"), py::arg("first_node") = 0)
+      .def("unwatch", &StackSampler::unwatch, py::arg("pid"))
+      .def("take", &StackSampler::take, py::arg("pid"))
+      .def("counts", &StackSampler::counts, py::arg("pid"))
+      .def_property_readonly("cost_ns", &StackSampler::cost_ns);
 }
 
 }  // namespace haiprof::python

@@ -44,7 +44,8 @@ Place place_in(const File& file) noexcept {
   if (!file.read(0, bytes, sizeof bytes)) return {};
   const auto& super = *reinterpret_cast<const SuperBlock*>(bytes);
   if (super.magic.load(std::memory_order_relaxed) != kMagic) return {};
-  if (super.layout_major != kLayoutMajor || super.super_bytes < sizeof(SuperBlock)) return {};
+  if (super.layout_major != kLayoutMajor) return {};
+  if (super.super_bytes < offsetof(SuperBlock, run_dir_rest)) return {};
   const std::uint64_t whole = file.bytes();
   const std::uint64_t length = std::uint64_t{super.counter_stride} * super.counter_count;
   if (super.counter_count > kMostCounters || super.counter_stride < sizeof(Counter) ||

@@ -74,11 +74,13 @@
 #include <cstdint>
 #include <iterator>
 
+#include "ring/python_layout.h"
+
 namespace haiprof::ring {
 
 inline constexpr std::uint64_t kMagic = 0x31474E4952494148ULL;  // "HAIRING1" in little-endian order
 inline constexpr std::uint16_t kLayoutMajor = 1;
-inline constexpr std::uint16_t kLayoutMinor = 6;
+inline constexpr std::uint16_t kLayoutMinor = 7;
 
 inline constexpr std::size_t kChunkBytes = 64 * 1024;
 inline constexpr std::size_t kClockSlots = 64;
@@ -163,6 +165,9 @@ struct alignas(64) SuperBlock {
   // Since layout 1.6: what of a longer path follows the first 1023 bytes. Together they hold any
   // path that the kernel takes (PATH_MAX).
   char run_dir_rest[3072];
+
+  // Since layout 1.7; of an older file, and of a Python that is not known, its version is 0.
+  PythonLayout python;
 };
 
 // Index into the counters of a file that this version writes.

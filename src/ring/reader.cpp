@@ -370,9 +370,7 @@ std::uint32_t Reader::flush_requested() const noexcept {
 }
 
 void Reader::free_records() const noexcept {
-  if (!file_.writable() || super_.super_bytes < sizeof(SuperBlock) || super_.counter_count == 0) {
-    return;
-  }
+  if (!file_.writable() || super_.counter_count == 0) return;
   if (state() != RingState::closed) return;
   const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
   const std::uint64_t begin = (super_.string_offset + page - 1) / page * page;

@@ -411,6 +411,7 @@ Failure open(const std::string& path, std::size_t bytes, const Identity& identit
   if (identity.run_dir.size() >= sizeof super->run_dir) {
     copy_text(super->run_dir_rest, identity.run_dir.substr(sizeof super->run_dir - 1));
   }
+  super->python = identity.python;
 
   ring->clocks = reinterpret_cast<ClockSlot*>(ring->base + super->clock_offset);
   ring->lanes = reinterpret_cast<LaneHeader*>(ring->base + super->lane_offset);

@@ -27,6 +27,7 @@ struct Identity {
   std::string node;
   std::string run;
   std::string run_dir;
+  PythonLayout python{};
 };
 
 // An error while opening: errno and the call that set it. ok() when there was none.

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <initializer_list>
 #include <memory>
 #include <utility>
 
@@ -18,6 +19,8 @@ constexpr std::size_t kMostInterpreters = 256;
 // A text that is longer is none; nor is a table of lines.
 constexpr std::uint64_t kMostCharacters = 4096;
 constexpr std::uint64_t kMostTable = 1 << 20;
+// Of all tables together.
+constexpr std::size_t kMostTableBytes = 64 << 20;
 // Code objects, until all are forgotten: most that a job makes all the time are gone by then.
 constexpr std::size_t kMostCodes = 1 << 16;
 constexpr std::uint8_t kNoOwner = 0xFF;
@@ -56,6 +59,7 @@ struct PythonStacks::Thread {
   bool has_gil = false;
   bool torn = false;
   bool cut = false;
+  bool same = false;
   std::vector<Raw> frames;
 
   std::uint64_t begin = 0;  // of the window
@@ -71,30 +75,58 @@ struct PythonStacks::Code {
   std::unordered_map<std::int64_t, int> lines;  // that were asked for
 };
 
-PythonStacks::PythonStacks(pid_t pid, const ring::PythonLayout& layout)
+bool PythonStacks::possible(const ring::PythonLayout& layout) noexcept {
+  // CPython's own are a third of these or less.
+  constexpr std::uint16_t kMostFrameBytes = 512, kMostCodeBytes = 1024, kMostTextOffset = 256;
+  const auto inside = [](std::uint16_t end, std::initializer_list<std::size_t> fields) {
+    return std::max(fields) <= end;
+  };
+  constexpr std::size_t kWord = sizeof(std::uint64_t);
+  return layout.version != 0 && layout.frame_bytes <= kMostFrameBytes &&
+         layout.code_bytes <= kMostCodeBytes && layout.string_text <= kMostTextOffset &&
+         layout.string_kind != 0 &&
+         inside(layout.frame_bytes,
+                {layout.frame_code + kWord, layout.frame_back + kWord,
+                 layout.frame_instruction + kWord, std::size_t{layout.frame_owner} + 1}) &&
+         inside(layout.code_bytes,
+                {layout.object_type + kWord, layout.code_name + kWord, layout.code_file + kWord,
+                 layout.code_lines + kWord, layout.code_first_line + sizeof(int),
+                 layout.code_units + kWord, layout.code_traceable + sizeof(int)}) &&
+         inside(layout.string_text,
+                {layout.string_length + kWord, layout.string_state + sizeof(std::uint32_t),
+                 layout.string_ascii_text});
+}
+
+PythonStacks::PythonStacks(pid_t pid, const ring::PythonLayout& layout, Functions& functions)
     : layout_(layout),
       remote_(pid),
       thread_bytes_(std::max({layout.thread_next, layout.thread_id, layout.thread_frame}) +
-                    sizeof(std::uint64_t)) {}
+                    sizeof(std::uint64_t)),
+      functions_(functions) {}
 
 PythonStacks::~PythonStacks() = default;
 
-PythonStacks::Answer PythonStacks::take(std::vector<ThreadStack>& stacks) {
+PythonStacks::Answer PythonStacks::take(std::vector<ThreadStack>& stacks, const Same& same) {
   stacks.clear();
-  if (codes_.size() > kMostCodes) codes_.clear();
-  std::unordered_map<std::uint64_t, bool> taken;
+  if (codes_.size() > kMostCodes || table_bytes_ > kMostTableBytes ||
+      generation_ != functions_.generation()) {
+    codes_.clear();
+    table_bytes_ = 0;
+    generation_ = functions_.generation();
+  }
+  std::unordered_set<std::uint64_t> taken;
   std::uint64_t torn = 0;
   for (int again = 0; again < 2; ++again) {
     std::vector<Thread> threads;
-    const Answer answer = attempt(threads);
+    const Answer answer = attempt(threads, taken, again == 0 ? same : Same{});
     if (answer != Answer::taken) return answer;
     torn = 0;
     for (const Thread& thread : threads) {
-      if (taken[thread.address]) continue;
+      if (taken.contains(thread.address)) continue;
       ThreadStack stack;
       if (finish(thread, stack)) {
         stacks.push_back(std::move(stack));
-        taken[thread.address] = true;
+        taken.insert(thread.address);
       } else {
         ++torn;
       }
@@ -105,10 +137,19 @@ PythonStacks::Answer PythonStacks::take(std::vector<ThreadStack>& stacks) {
   return Answer::taken;
 }
 
-PythonStacks::Answer PythonStacks::attempt(std::vector<Thread>& threads) {
+PythonStacks::Answer PythonStacks::attempt(std::vector<Thread>& threads,
+                                           const std::unordered_set<std::uint64_t>& taken,
+                                           const Same& same) {
+  frames_ = 0;
   Answer answer = find(threads);
   if (answer == Answer::taken) answer = resolve(threads);
-  if (answer == Answer::taken) answer = walk(threads);
+  if (answer != Answer::taken) return answer;
+  for (Thread& thread : threads) {
+    if (thread.torn) continue;
+    thread.same =
+        taken.contains(thread.address) || (same && same(static_cast<std::uint32_t>(thread.id)));
+  }
+  answer = walk(threads);
   if (answer == Answer::taken) answer = recognise(threads);
   return answer;
 }
@@ -221,7 +262,7 @@ PythonStacks::Answer PythonStacks::resolve(std::vector<Thread>& threads) {
 PythonStacks::Answer PythonStacks::walk(std::vector<Thread>& threads) {
   std::vector<Thread*> walking;
   for (Thread& thread : threads) {
-    if (!thread.torn && thread.frame != 0) walking.push_back(&thread);
+    if (!thread.torn && !thread.same && thread.frame != 0) walking.push_back(&thread);
   }
   while (!walking.empty()) {
     for (Thread* const thread : walking) {
@@ -239,10 +280,10 @@ PythonStacks::Answer PythonStacks::walk(std::vector<Thread>& threads) {
   return Answer::taken;
 }
 
-void PythonStacks::look(Thread& thread) const {
+void PythonStacks::look(Thread& thread) {
   while (thread.frame >= thread.begin &&
          thread.frame - thread.begin + layout_.frame_bytes <= thread.window.size()) {
-    if (thread.frames.size() == kDeepest) {
+    if (thread.frames.size() == kDeepest || frames_ == kMostFrames) {
       thread.cut = true;
       return;
     }
@@ -258,6 +299,7 @@ void PythonStacks::look(Thread& thread) const {
     if (layout_.owner_on_c_stack == kNoOwner || raw.owner != layout_.owner_on_c_stack) {
       thread.frames.push_back(raw);
     }
+    ++frames_;
     thread.frame = at<std::uint64_t>(frame, layout_.frame_back);
   }
 }
@@ -348,7 +390,8 @@ PythonStacks::Answer PythonStacks::learn(std::unordered_map<std::uint64_t, Key>&
       remote_.want(from + (ascii ? layout_.string_ascii_text : layout_.string_text),
                    text->characters.data(), text->characters.size(), text->whole);
     }
-    if (!one.measured || one.length > kMostTable) continue;
+    if (!one.measured || one.length > kMostTable || table_bytes_ > kMostTableBytes) continue;
+    table_bytes_ += one.length;
     one.table.resize(one.length);
     remote_.want(one.key.lines + layout_.bytes_text, one.table.data(), one.table.size(), one.whole);
   }
@@ -360,22 +403,13 @@ PythonStacks::Answer PythonStacks::learn(std::unordered_map<std::uint64_t, Key>&
     }
     Code& code = codes_[one.address];
     code.key = one.key;
-    code.function = function_of({utf8_of(one.name.characters, one.name.kind),
-                                 utf8_of(one.file.characters, one.file.kind), one.key.first_line});
+    code.function =
+        functions_.number_of({utf8_of(one.name.characters, one.name.kind),
+                              utf8_of(one.file.characters, one.file.kind), one.key.first_line});
     code.table = std::move(one.table);
     code.lines.clear();
   }
   return Answer::taken;
-}
-
-std::uint32_t PythonStacks::function_of(Function function) {
-  if (functions_.size() >= kMostFunctions - 1) function = {"(one of very many functions)", "", 0};
-  std::string all =
-      function.name + '\0' + function.file + '\0' + std::to_string(function.first_line);
-  const auto [entry, added] =
-      numbers_.try_emplace(std::move(all), static_cast<std::uint32_t>(functions_.size()));
-  if (added) functions_.push_back(std::move(function));
-  return entry->second;
 }
 
 bool PythonStacks::finish(const Thread& thread, ThreadStack& stack) {
@@ -383,6 +417,7 @@ bool PythonStacks::finish(const Thread& thread, ThreadStack& stack) {
   stack.thread = static_cast<std::uint32_t>(thread.id);
   stack.has_gil = thread.has_gil;
   stack.cut = thread.cut;
+  stack.same = thread.same;
   stack.frames.reserve(thread.frames.size());
   for (const Raw& raw : thread.frames) {
     const auto known = codes_.find(raw.code);

@@ -9,31 +9,28 @@
 #include <sys/types.h>
 
 #include <cstdint>
-#include <string>
+#include <functional>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "ring/python_layout.h"
+#include "stacks/functions.h"
 #include "stacks/remote.h"
 
 namespace haiprof::stacks {
 
 struct Frame {
-  std::uint32_t function;  // index into functions()
+  std::uint32_t function;  // its number in Functions
   int line;                // 0: none
   bool operator==(const Frame&) const = default;
-};
-
-struct Function {
-  std::string name;  // qualified since 3.11
-  std::string file;
-  int first_line;
 };
 
 struct ThreadStack {
   std::uint32_t thread = 0;  // the kernel's number
   bool has_gil = false;
   bool cut = false;           // there are more frames than are read
+  bool same = false;          // it was left out: it has not run since
   std::vector<Frame> frames;  // the innermost first; none: it runs no Python
 };
 
@@ -50,21 +47,25 @@ class PythonStacks {
     replaced,   // its memory is another program's, or not what the layout says
   };
 
-  // The layout must be one of a Python that is known.
-  PythonStacks(pid_t pid, const ring::PythonLayout& layout);
+  // Asked of each thread before its stack is read: whether it need not be.
+  using Same = std::function<bool(std::uint32_t thread)>;
+
+  // A layout may come from a process that wants to harm its reader.
+  static bool possible(const ring::PythonLayout& layout) noexcept;
+
+  // The layout must be possible. What stacks name is added to `functions`, which must stay.
+  PythonStacks(pid_t pid, const ring::PythonLayout& layout, Functions& functions);
   ~PythonStacks();
 
   // The stacks of all its threads that Python knows. Those that were torn twice are missing.
-  Answer take(std::vector<ThreadStack>& stacks);
+  Answer take(std::vector<ThreadStack>& stacks, const Same& same = {});
 
-  // All that stacks have named so far. Their numbers stay.
-  const std::vector<Function>& functions() const noexcept { return functions_; }
   // Of threads, since the beginning.
   std::uint64_t torn() const noexcept { return torn_; }
 
  private:
-  // Numbers of functions, each with its own; the last one stands for all that there is no room for.
-  static constexpr std::size_t kMostFunctions = 65'536;
+  // Of all threads together: what one look may cost in memory.
+  static constexpr std::size_t kMostFrames = 1 << 16;
 
   struct Raw;     // a frame as it lies there
   struct Thread;  // one whose stack is being read
@@ -76,17 +77,17 @@ class PythonStacks {
     bool operator==(const Key&) const = default;
   };
 
-  Answer attempt(std::vector<Thread>& threads);
+  Answer attempt(std::vector<Thread>& threads, const std::unordered_set<std::uint64_t>& taken,
+                 const Same& same);
   Answer find(std::vector<Thread>& threads);
   Answer chain(std::uint64_t head, std::uint64_t holder, std::vector<Thread>& threads);
   Answer resolve(std::vector<Thread>& threads);
   Answer walk(std::vector<Thread>& threads);
   Answer recognise(std::vector<Thread>& threads);
   Answer learn(std::unordered_map<std::uint64_t, Key>& unknown);
-  void look(Thread& thread) const;
+  void look(Thread& thread);
   bool finish(const Thread& thread, ThreadStack& stack);
   Key key_of(const std::uint8_t* code) const;
-  std::uint32_t function_of(Function function);
 
   ring::PythonLayout layout_;
   Remote remote_;
@@ -95,8 +96,10 @@ class PythonStacks {
   std::unordered_map<std::uint64_t, std::uint8_t*> read_;  // … and what was read of them now
   std::vector<std::uint8_t> states_;
   std::unordered_map<std::uint64_t, Code> codes_;  // by address
-  std::vector<Function> functions_;
-  std::unordered_map<std::string, std::uint32_t> numbers_;  // of functions, by all that they are
+  Functions& functions_;
+  std::uint32_t generation_ = 0;  // of the functions that codes_ name
+  std::size_t frames_ = 0;        // that this look has found
+  std::size_t table_bytes_ = 0;   // of codes_, those that were replaced included
   std::uint64_t torn_ = 0;
 };
 

@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/unique_fd.h"
 #include "host/processes.h"
 #include "host/threads.h"
 #include "perf/own_opener.h"
-#include "perf/unique_fd.h"
 #include "ring/clock.h"
 #include "sampler/sampler.h"
 
@@ -22,7 +22,7 @@ namespace haiprof::uncore {
 
 namespace {
 
-using perf::UniqueFd;
+using base::UniqueFd;
 using sampler::kNoSeries;
 using sampler::SeriesId;
 using sampler::SeriesTable;

@@ -22,7 +22,7 @@ namespace {
 constexpr int kMaxNames = 16;
 
 // 0 or an errno.
-int open_locked(const std::string& path, perf::UniqueFd& folder) noexcept {
+int open_locked(const std::string& path, base::UniqueFd& folder) noexcept {
   folder.reset(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
   if (folder && flock(folder.get(), LOCK_EX | LOCK_NB) == 0) return 0;
   const int error = errno;
@@ -57,7 +57,7 @@ int MonitoringGroup::create(const std::string& folder, pid_t pid) {
       if (errno == EEXIST) continue;
       return errno;
     }
-    perf::UniqueFd locked;
+    base::UniqueFd locked;
     const int error = open_locked(path, locked);
     // Somebody who removes abandoned groups was quicker than our lock.
     if (error == ENOENT || error == EWOULDBLOCK) continue;
@@ -74,7 +74,7 @@ int MonitoringGroup::create(const std::string& folder, pid_t pid) {
 }
 
 int MonitoringGroup::take_in(pid_t tid) const noexcept {
-  const perf::UniqueFd tasks(openat(folder_.get(), "tasks", O_WRONLY | O_APPEND | O_CLOEXEC));
+  const base::UniqueFd tasks(openat(folder_.get(), "tasks", O_WRONLY | O_APPEND | O_CLOEXEC));
   if (!tasks) return errno;
   char line[16];
   const int length = std::snprintf(line, sizeof line, "%d\n", tid);
@@ -100,7 +100,7 @@ void remove_abandoned_groups(const std::string& folder) {
     }
   }
   for (const std::string& path : paths) {
-    perf::UniqueFd group;
+    base::UniqueFd group;
     if (open_locked(path, group) == 0 && is_at(group.get(), path)) rmdir(path.c_str());
   }
 }

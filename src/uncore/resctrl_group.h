@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "perf/unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace haiprof::uncore {
 
@@ -33,7 +33,7 @@ class MonitoringGroup {
 
  private:
   std::string path_;
-  perf::UniqueFd folder_;  // locked for as long as it is open
+  base::UniqueFd folder_;  // locked for as long as it is open
 };
 
 // Removes the groups below `folder` that ended recorders have left behind.

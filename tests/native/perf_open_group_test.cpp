@@ -11,10 +11,10 @@
 #include "perf/open_group.h"
 
 using namespace haiprof;
+using base::UniqueFd;
 using perf::Event;
 using perf::FdGroup;
 using perf::Reading;
-using perf::UniqueFd;
 
 namespace {
 

@@ -21,7 +21,7 @@ namespace {
 class OwnOpener final : public perf::Opener {
  public:
   perf::Opened open(std::span<const perf::Event> events, int cpu) override {
-    std::vector<perf::UniqueFd> fds;
+    std::vector<base::UniqueFd> fds;
     const int error = perf::open_group(events, cpu, fds);
     if (error != 0) return {nullptr, error, "perf_event_open", {}};
     return {std::make_unique<perf::FdGroup>(std::move(fds)), 0, {}, {}};

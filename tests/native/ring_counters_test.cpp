@@ -131,7 +131,7 @@ void a_file_without_counters_has_none() {
   CHECK(ring::open(path, ring::kMinRingBytes, {}).ok());
   ring::close();
   const int fd = open(path.c_str(), O_RDWR);
-  const std::uint32_t bytes = sizeof(ring::SuperBlock) - 64;  // as layout 1.2 has it
+  const std::uint32_t bytes = offsetof(ring::SuperBlock, counter_offset);  // as layout 1.2 has it
   CHECK_EQUAL(pwrite(fd, &bytes, sizeof bytes, offsetof(ring::SuperBlock, super_bytes)), 4);
   ring::CounterReader reader;
   CHECK(!reader.open(path));

@@ -35,6 +35,7 @@ def start(
     run: str | None = None,
     sample_hz: float | None = None,
     drain_hz: float | None = None,
+    stack_hz: float | None = None,
     ring_mib: int | None = None,
     hooks: bool | None = None,
     kernels: str | None = None,
@@ -69,6 +70,8 @@ def start(
         run: name of the run's folder in it; generated if not given.
         sample_hz: how often the host is sampled, per second; default 1.
         drain_hz: how often the ring is drained, per second; default 4.
+        stack_hz: how often the Python stacks of all threads are sampled, per second; default 10,
+            0 for never.
         ring_mib: shared memory of this process, MiB; default 16.
         hooks: find steps and phases in torch, and record its allocator and the garbage
             collector; default true.

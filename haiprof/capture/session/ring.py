@@ -27,7 +27,7 @@ from haiprof.common.places import (
 )
 from haiprof.common.process_life import start_time_of
 from haiprof.options import Options
-from haiprof.recorder.election import recorder_running
+from haiprof.recorder.election import recorder_pid, recorder_running
 from haiprof.recorder.launch import RECORDER_START_SECONDS, ring_doorbell, start_recorder
 from haiprof.schema import PROCESS_FILE
 
@@ -114,8 +114,9 @@ class JobRing:
                 # One that was just started may not have its lock yet.
                 if time.monotonic() - self._recorder_started > RECORDER_START_SECONDS:
                     self._recorder_started = time.monotonic()
-                    start_recorder(self.dir, self.run_dir, self.options)
+                    _core.let_read(start_recorder(self.dir, self.run_dir, self.options))
             else:
+                _core.let_read(recorder_pid(self.dir) or 0)
                 ring_doorbell(self.dir)
         except OSError as error:
             if closed and self.path is not None and not self.path.exists():
@@ -133,7 +134,11 @@ class JobRing:
         """
         import json
 
-        pace = {"intervals": self.options.intervals(), "drain_hz": self.options.drain_hz}
+        pace = {
+            "intervals": self.options.intervals(),
+            "drain_hz": self.options.drain_hz,
+            "stack_hz": self.options.stack_hz,
+        }
         # A file, for successors too, whichever rank starts them.
         with open_rings(self.dir).replacing(PACE_NAME, f"{PACE_NAME}.{os.getpid()}") as file:
             file.write(json.dumps(pace).encode())

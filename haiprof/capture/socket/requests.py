@@ -21,7 +21,12 @@ from haiprof.recorder.election import recorder_pid
 
 #: The options that `set` can change.
 _OF_KERNELS: Final = ("kernels", "kernels_period", "graphs", "budget")
-_OF_PACE: Final = ("sample_hz", "drain_hz", *(f"{name}_interval" for name in HOST_RECORDERS))
+_OF_PACE: Final = (
+    "sample_hz",
+    "drain_hz",
+    "stack_hz",
+    *(f"{name}_interval" for name in HOST_RECORDERS),
+)
 CHANGEABLE: Final = ("time", *_OF_KERNELS, *_OF_PACE)
 
 #: The arguments of `trace`, and the options that they are checked as.

@@ -1,7 +1,4 @@
-"""Ctrl-C: it ends what a command waits for or reads, and lets it finish what it writes.
-
-Tests: tests/cli/test_attach.py.
-"""
+"""Ctrl-C: it ends what a command waits for or reads, and lets it finish what it writes."""
 
 from __future__ import annotations
 

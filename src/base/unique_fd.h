@@ -5,7 +5,7 @@
 
 #include <utility>
 
-namespace haiprof::perf {
+namespace haiprof::base {
 
 class UniqueFd {
  public:
@@ -30,4 +30,4 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-}  // namespace haiprof::perf
+}  // namespace haiprof::base

@@ -1,0 +1,31 @@
+#include "stacks/stack_tree.h"
+
+#include <utility>
+
+namespace haiprof::stacks {
+
+std::size_t StackTree::Hash::operator()(const Key& key) const noexcept {
+  // The finalizer of SplitMix64, over all three numbers.
+  std::uint64_t mixed = (std::uint64_t{key.parent} << 32 | key.frame.function) ^
+                        static_cast<std::uint64_t>(key.frame.line) * 0x9E37'79B9'7F4A'7C15ULL;
+  mixed = (mixed ^ (mixed >> 30)) * 0xBF58'476D'1CE4'E5B9ULL;
+  mixed = (mixed ^ (mixed >> 27)) * 0x94D0'49BB'1331'11EBULL;
+  return static_cast<std::size_t>(mixed ^ (mixed >> 31));
+}
+
+std::uint32_t StackTree::id_of(std::span<const Frame> frames) {
+  std::uint32_t id = kRoot;
+  for (std::size_t i = frames.size(); i-- > 0;) {
+    const auto [entry, added] = ids_.try_emplace({id, frames[i]}, next_);
+    if (added) {
+      fresh_.push_back({next_, id, frames[i]});
+      ++next_;
+    }
+    id = entry->second;
+  }
+  return id;
+}
+
+std::vector<StackTree::Node> StackTree::take_new() { return std::exchange(fresh_, {}); }
+
+}  // namespace haiprof::stacks

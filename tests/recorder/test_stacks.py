@@ -1,0 +1,91 @@
+"""Stacks in a process's folder: whole, and whole again after a recorder was killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recording import process_file, python, read_table, the_recorder, wait_for, wait_recorded
+
+pytestmark = pytest.mark.skipif(
+    sys.version_info >= (3, 14), reason="the layout of this Python is not known"
+)
+
+JOB = """
+    import os, sys, time
+    import haiprof
+    haiprof.start(sys.argv[1], run="r", stack_hz=float(sys.argv[2]))
+    def early(n):
+        while not os.path.exists("LATE"):
+            time.sleep(0.01)
+    def late():
+        while not os.path.exists("END"):
+            time.sleep(0.01)
+            haiprof.flush() if os.path.exists("FLUSH") and os.remove("FLUSH") is None else None
+    early(1)
+    late()
+"""
+
+
+def stacks_in(folder: Path) -> list[tuple[list[str], dict[str, Any]]]:
+    """Return functions and row of each stack of the main thread, as far as it is on disk."""
+    frames = {row["id"]: row for row in read_table(folder, "frames").to_pylist()}
+    found = []
+    for row in read_table(folder, "stacks").to_pylist():
+        if row["thread"] != row["process"]:
+            continue
+        names, number = [], row["stack"]
+        while number is not None:
+            names.append(frames[number]["function"])
+            number = frames[number]["parent"]
+        found.append((names, row))
+    return found
+
+
+def test_stacks_are_written_while_the_job_runs_and_by_the_next_recorder(
+    shm: Path, tmp_path: Path
+) -> None:
+    job = python(JOB, "logs", "50", cwd=tmp_path)
+    run = tmp_path / "logs" / "r"
+
+    def functions() -> set[str]:
+        folders = list(run.glob("*#*"))
+        return {name for names, _ in stacks_in(folders[0]) for name in names} if folders else set()
+
+    wait_for(lambda: "early" in functions())
+    os.kill(the_recorder(shm), signal.SIGKILL)
+    (tmp_path / "LATE").touch()
+    (tmp_path / "FLUSH").touch()  # starts a new one
+    wait_for(lambda: "late" in functions())
+    (tmp_path / "END").touch()
+    assert job.wait(60) == 0
+    wait_recorded(shm)
+    (folder,) = run.glob("*#*")
+    frames = read_table(folder, "frames")
+    ids = frames["id"].to_pylist()
+    assert len(ids) == len(set(ids))
+    assert all(p is None or p < i for i, p in zip(ids, frames["parent"].to_pylist(), strict=True))
+    stacks = stacks_in(folder)
+    assert {"early", "late", "<module>"} <= {name for names, _ in stacks for name in names}
+    known = process_file(folder)["stacks"]
+    assert known["hz"] == 50
+    assert known["problem"] is None
+    times = [row["time"] for _, row in stacks]
+    assert process_file(folder)["started_ns"] - 2e9 < min(times)
+    assert max(times) < process_file(folder)["ended_ns"] + 2e9
+    assert 7 in {f["line"] for f in frames.to_pylist() if f["function"] == "early"}
+
+
+def test_without_a_rate_there_are_none(shm: Path, tmp_path: Path) -> None:
+    job = python(JOB, "logs", "0", cwd=tmp_path)
+    (tmp_path / "LATE").touch()
+    (tmp_path / "END").touch()
+    assert job.wait(60) == 0
+    wait_recorded(shm)
+    (folder,) = (tmp_path / "logs" / "r").glob("*#*")
+    assert not list(folder.glob("stacks-*"))
+    assert process_file(folder)["stacks"]["hz"] == 0

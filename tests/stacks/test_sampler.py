@@ -1,0 +1,281 @@
+"""Stacks sampled many times a second, against what the process does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from recording import wait_for
+
+from haiprof import _core
+from haiprof.common.process_life import start_time_of
+
+pytestmark = pytest.mark.skipif(
+    sys.version_info >= (3, 14), reason="the layout of this Python is not known"
+)
+
+#: So many samples that shares of them mean something, and no more than a busy machine can take.
+HZ = 50.0
+
+
+class Sample(NamedTuple):
+    """As a sampler gives it."""
+
+    time: int
+    duration: int
+    samples: int
+    process: int
+    thread: int
+    stack: int
+    state: str
+    waits_in: str | None
+    gil: int
+
+
+class Sampled:
+    """What was sampled of a process."""
+
+    def __init__(self, pid: int, layout: bytes, hz: float) -> None:
+        self.pid = pid
+        self.sampler = _core.StackSampler(hz)
+        self.samples: list[Sample] = []
+        self.nodes: dict[int, tuple[Any, ...]] = {}
+        assert self.sampler.watch(pid, start_time_of(pid), os.getuid(), layout)
+
+    def take(self) -> list[Sample]:
+        """Take what is new, and return all."""
+        self._add(*self.sampler.take(self.pid))
+        return self.samples
+
+    def end(self) -> list[Sample]:
+        """Sample no more; return all."""
+        self._add(*self.sampler.unwatch(self.pid))
+        return self.samples
+
+    def _add(self, samples: list[_core.StackSample], nodes: list[_core.StackNode]) -> None:
+        for number, *node in nodes:
+            assert number == len(self.nodes)  # each once, one after the other
+            assert node[0] is None or node[0] < number
+            self.nodes[number] = tuple(node)
+        self.samples += [Sample(*sample) for sample in samples]
+        assert all(sample.stack in self.nodes for sample in self.samples)
+
+    def names(self, sample: Sample) -> list[str]:
+        """Return the functions of a stack, the innermost first."""
+        names, number = [], sample.stack
+        while number is not None:
+            parent, function, *_ = self.nodes[number]
+            names.append(function)
+            number = parent
+        return names
+
+    def shares(self, thread: int) -> dict[str, float]:
+        """Return the part of the time of each innermost function of a thread."""
+        weights: Counter[str] = Counter()
+        for sample in self.samples:
+            if sample.thread == thread:
+                weights[self.names(sample)[0]] += sample.duration
+        return {name: weight / weights.total() for name, weight in weights.items()}
+
+
+Start = Callable[..., "tuple[subprocess.Popen[str], bytes]"]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start a program that prints its layout, then a line, when it is ready."""
+    started: list[subprocess.Popen[str]] = []
+
+    def run(program: str) -> tuple[subprocess.Popen[str], bytes]:
+        before = "from haiprof import _core; print(_core.python_layout().hex(), flush=True)\n"
+        process = subprocess.Popen(
+            [sys.executable, "-c", before + textwrap.dedent(program)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        started.append(process)
+        assert process.stdout is not None
+        layout = bytes.fromhex(process.stdout.readline())
+        assert process.stdout.readline() == "ready\n"
+        return process, layout
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+LOOP = """
+import threading, time
+def first():
+    time.sleep(0.03)
+def second():
+    time.sleep(0.06)
+def third():
+    time.sleep(0.01)
+print("ready", flush=True)
+while True:
+    first()
+    second()
+    third()
+"""
+
+
+@pytest.mark.parametrize("hz", [HZ, 10.0])
+def test_shares_of_time_are_right_also_where_a_step_takes_one_period(
+    start: Start, hz: float
+) -> None:
+    """A loop of 0.1 s, sampled ten times a second: were it always at one moment, one function
+    would take all of the time.
+    """
+    process, layout = start(LOOP)
+    sampled = Sampled(process.pid, layout, hz)
+    time.sleep(6)
+    sampled.end()
+    shares = sampled.shares(process.pid)
+    assert set(shares) <= {"first", "second", "third", "<module>"}
+    # Of 60 samples a share wanders by 6 %, of 300 by 3 %.
+    assert shares["first"] == pytest.approx(0.3, abs=0.25)
+    assert shares["second"] == pytest.approx(0.6, abs=0.25)
+    assert sum(s.samples for s in sampled.samples) > 6 * hz / 4
+
+
+THREADS = """
+import ctypes, threading, time
+def holds_the_gil():
+    time.sleep(1)
+    ctypes.PyDLL(None).sleep(3)
+    time.sleep(600)
+def asleep():
+    time.sleep(600)
+def busy():
+    while True:
+        pass
+for target in (asleep, holds_the_gil):
+    threading.Thread(target=target, daemon=True).start()
+print("ready", flush=True)
+time.sleep(5)
+busy()
+"""
+
+
+def test_state_wait_and_gil_of_each_thread(start: Start) -> None:
+    process, layout = start(THREADS)
+    sampled = Sampled(process.pid, layout, HZ)
+
+    def innermost(name: str) -> list[Sample]:
+        return [s for s in sampled.samples if sampled.names(s)[0] == name]
+
+    wait_for(lambda: sampled.take() and len(innermost("busy")) > 20, 60)
+    sampled.end()
+    # Asleep from beginning to end: one sample that went on.
+    (asleep,) = innermost("asleep")
+    assert (asleep.state, asleep.gil) == ("waiting", 0)
+    assert asleep.samples > 20
+    assert asleep.duration == pytest.approx(asleep.samples * 1e9 / HZ, rel=0.5)
+    assert asleep.waits_in is not None
+    assert "sleep" in asleep.waits_in
+    # Waiting in C code, with the GIL.
+    holding = [s for s in innermost("holds_the_gil") if s.gil]
+    assert sum(s.duration for s in holding) == pytest.approx(3e9, rel=0.5)
+    assert {s.state for s in holding} >= {"waiting"}
+    busy = innermost("busy")
+    assert {s.thread for s in busy} == {process.pid}
+    assert Counter(s.state for s in busy).most_common(1)[0][0] == "running"
+    assert any(s.gil for s in busy)
+    assert sampled.sampler.counts(process.pid)["torn"] <= 2
+
+
+WORKERS = """
+import os, subprocess, sys, time
+def worker():
+    print("ready", flush=True)
+    time.sleep(600)
+if os.fork() == 0:
+    worker()
+other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+time.sleep(600)
+"""
+
+
+def test_forked_workers_are_sampled_and_other_programs_are_not(start: Start) -> None:
+    process, layout = start(WORKERS)
+    sampled = Sampled(process.pid, layout, HZ)
+    time.sleep(2.5)  # children are looked for each second
+    sampled.end()
+    found = {s.process for s in sampled.samples}
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    (worker,) = found - {process.pid}
+    assert str(worker) in children
+    assert len(children) == 2
+    assert {sampled.names(s)[0] for s in sampled.samples if s.process == worker} == {"worker"}
+    for child in children:
+        os.kill(int(child), 9)
+
+
+def test_only_the_very_process_is_watched(start: Start) -> None:
+    process, layout = start(LOOP)
+    sampler = _core.StackSampler(HZ)
+    started = start_time_of(process.pid)
+    assert not sampler.watch(process.pid, started + 1, os.getuid(), layout)
+    assert not sampler.watch(process.pid, started, os.getuid() + 1, layout)
+    assert not sampler.watch(2**22 + 1, started, os.getuid(), layout)
+    assert sampler.watch(process.pid, started, os.getuid(), layout)
+    with pytest.raises(ValueError, match="impossible"):
+        sampler.watch(
+            process.pid, started, os.getuid(), layout[:100] + b"\xff" * (len(layout) - 100)
+        )
+
+
+def test_the_end_of_a_process_loses_nothing(start: Start) -> None:
+    process, layout = start(LOOP)
+    sampled = Sampled(process.pid, layout, HZ)
+    time.sleep(1)
+    process.kill()
+    wait_for(lambda: sampled.sampler.counts(process.pid)["ended"])
+    assert sampled.sampler.counts(process.pid)["problem"] == ""
+    process.wait()
+    assert sum(s.samples for s in sampled.end()) > 5
+    assert sampled.sampler.take(process.pid) == ([], [])
+
+
+def test_a_rate_of_nothing_samples_nothing_until_it_changes(start: Start) -> None:
+    process, layout = start(LOOP)
+    sampled = Sampled(process.pid, layout, 0.0)
+    time.sleep(0.5)
+    assert sampled.take() == []
+    sampled.sampler.hz = HZ
+    wait_for(sampled.take)
+
+
+MAKES = """
+import time
+print("ready", flush=True)
+number = 0
+while True:
+    number += 1
+    names = {}
+    exec(f"def made_{number}():\\n    end = now() + 0.004\\n    while now() < end: pass",
+         {"now": time.perf_counter}, names)
+    names[f"made_{number}"]()
+"""
+
+
+def test_functions_that_come_and_go_are_named_right(start: Start) -> None:
+    """Code objects die, and others lie at their addresses."""
+    process, layout = start(MAKES)
+    sampled = Sampled(process.pid, layout, 200.0)
+    time.sleep(3)
+    sampled.end()
+    named = [sampled.names(s) for s in sampled.samples if s.thread == process.pid]
+    made = [int(names[0][5:]) for names in named if names[0].startswith("made_")]
+    assert len(made) > 20
+    assert made == sorted(made)
+    assert all(names[-1] == "<module>" for names in named)
