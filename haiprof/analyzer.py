@@ -277,6 +277,8 @@ class Analyzer:
     device_phases = _of_records(RecordedAnswers.device_phases)
     kernel_totals = _of_records(RecordedAnswers.kernel_totals)
     graph_replays = _of_records(RecordedAnswers.graph_replays)
+    stacks = _of_records(RecordedAnswers.stacks)
+    flame = _of_records(RecordedAnswers.flame)
     kernels_recorded = _of_records(RecordedAnswers.kernels_recorded)
     pipeline = _of_records(RecordedAnswers.pipeline)
     overhead = _of_records(RecordedAnswers.overhead)

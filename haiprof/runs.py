@@ -98,6 +98,25 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True)
+class StackSampling:
+    """How the stacks of a process were sampled.
+
+    Attributes:
+        hz: how often a second; 0: not at all.
+        torn: stacks of threads that changed while they were read.
+        dropped: samples that found no room.
+        cut: stacks that are deeper than what is read.
+        problem: why there are none, or none any more; empty: all is well.
+    """
+
+    hz: float
+    torn: int = 0
+    dropped: int = 0
+    cut: int = 0
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Process:
     """One process folder of a run; ``role`` is ``rank``, ``process`` (fork, helper) or ``node``."""
 
@@ -130,6 +149,8 @@ class Process:
     label: str = ""
     #: What is read of its tables, from and up to, ns UTC; None: all.
     window: tuple[int, int] | None = None
+    #: None where nobody sampled any: of a node, of a trace, and where the recorder was older.
+    stacks: StackSampling | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -214,7 +214,7 @@ STACKS: Final = Table(
     "stacks",
     "a thread's Python stack at a moment, or for as long as the thread did not run",
     _columns(
-        ("time", "int64", "ns, UTC epoch: of the first sample"),
+        ("start", "int64", "ns, UTC epoch: of the first sample"),
         ("duration", "int64", "ns of wall time that its samples stand for"),
         ("samples", "uint32", "how many: more than one while the thread did not run"),
         ("process", "uint32", "pid: of the rank, or of a worker that it forked"),

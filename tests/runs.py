@@ -373,6 +373,31 @@ def kernel_loop(first: int, last: int, device: int = 0) -> list[Row]:
     ]
 
 
+#: Nodes of stacks: a training loop that calls a function in each of its phases.
+FRAMES: list[Row] = [
+    {"id": 0, "parent": None, "function": "<module>", "file": "/job/train.py", "line": 30},
+    {"id": 1, "parent": 0, "function": "load", "file": "/job/data.py", "line": 88},
+    {"id": 2, "parent": 0, "function": "Model.forward", "file": "/job/model.py", "line": 12},
+    {"id": 3, "parent": 0, "function": "backward", "file": "/job/train.py", "line": 40},
+]
+
+
+def stack(start: float, node: int, samples: int = 1, **changes: object) -> Row:
+    """Make samples of a stack, 100 ms each; ``start`` in ms after T0."""
+    row = {"start": T0 + round(start * MS), "duration": samples * 100 * MS, "samples": samples}
+    row |= {"process": 1000, "thread": 1, "stack": node, "state": "running", "gil": 1}
+    return {**row, **changes}
+
+
+def stack_loop(steps: int) -> list[Row]:
+    """Sample every tenth step of :func:`loop`: in its dataloader, its forward, its backward, …."""
+    moments = (0.5, 1), (3.0, 2), (7.0, 3)
+    return [
+        stack(12.0 * step + moments[step // 10 % 3][0], moments[step // 10 % 3][1])
+        for step in range(0, steps, 10)
+    ]
+
+
 def make_gpu_run(folder: Path, ranks: int = 1, steps: int = 118, windows: bool = True) -> Path:
     """Make a run with a GPU for each rank, in which steps 10 to 19 have kernels if ``windows``."""
     run = make_run(folder, ranks, steps, gpus=ranks)
@@ -384,6 +409,8 @@ def make_gpu_run(folder: Path, ranks: int = 1, steps: int = 118, windows: bool =
         gpu = {"device": 0, "uuid": f"GPU-{rank:08x}", "name": "NVIDIA H100"}
         process = write_process(run, rank, world_size=ranks, gpus=[gpu])
         write_closed(process, schema.DEVICE_SPANS, device_loop(steps))
+        write_closed(process, schema.FRAMES, FRAMES)
+        write_closed(process, schema.STACKS, stack_loop(steps))
         if windows:
             events = [recording_begins(120.0), recording_ends(240.0), measured(1)]
             write_closed(process, schema.EVENTS, events)

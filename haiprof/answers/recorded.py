@@ -14,6 +14,7 @@ import polars as pl
 from haiprof import schema
 from haiprof.answers import gpu, host_clocks, late_ranks, one_process, pipeline, sql
 from haiprof.answers import processes as process_rows
+from haiprof.answers import stacks as stack_answers
 from haiprof.answers import steps as step_answers
 from haiprof.answers.efficiency import Efficiency, efficiency
 from haiprof.answers.goodput import Goodput, goodput
@@ -33,6 +34,7 @@ from haiprof.views.run import kernels as kernel_views
 from haiprof.views.run import overhead as overhead_view
 from haiprof.views.run import pipeline as pipeline_view
 from haiprof.views.run import recorded as recorded_views
+from haiprof.views.run import stacks as stack_views
 from haiprof.views.run import steps as step_views
 from haiprof.views.run.overview import Summary, add_gpus
 from haiprof.views.run.rank_parts import RankParts, most_steps
@@ -250,6 +252,68 @@ class RecordedAnswers:
         return self._ranks.frames(
             gpu.recorded, self._ranks.choose(rank), recorded_views.RECORDED_SCHEMA
         )
+
+    def stacks(
+        self, rank: int | None = None, *, phase: str | Collection[str] | None = None
+    ) -> pl.DataFrame:
+        """Return the sampled Python stacks of all threads, of some phases only if any are given.
+
+        Columns: ``start``, ``duration`` (of wall time that the row stands for), ``samples``,
+        ``process``, ``thread``, ``state``, ``waits_in``, ``gil`` (whether the thread had it),
+        ``step`` and ``phase`` (of the rank at that time), ``function``, ``file`` and ``line`` of
+        the innermost frame, ``stack``. See :func:`haiprof.views.run.stacks.described`; of a part of
+        the run: ``run.between(60, 120).stacks()``.
+
+        Raises:
+            HaiprofError: the run has no such phase.
+
+        Example:
+            >>> run.stacks(rank=0, phase="forward").select("function", "line").unique().rows()
+            [('Model.forward', 12)]
+        """
+        phases = asked.texts("phase", phase)
+        read = functools.partial(stack_answers.stacks, phases=phases)
+        found = self._ranks.frames(read, self._ranks.jobs(rank), stack_views.STACKS_SCHEMA)
+        self._phases_known(phases, found.height > 0)
+        return found
+
+    def flame(
+        self,
+        rank: int | None = None,
+        *,
+        phase: str | Collection[str] | None = None,
+        by: stack_views.By = "line",
+    ) -> pl.DataFrame:
+        """Return where the wall time of all threads goes, as a flame graph draws it.
+
+        One row per process and path of calls: ``path`` (its number), ``parent`` (that of its
+        caller), ``depth``, ``function``, ``file``, ``line``, ``total``, ``self`` and ``running``
+        (ns), ``samples``. See :func:`haiprof.views.run.stacks.flame`.
+
+        Args:
+            rank: of this one only.
+            phase: of these phases only.
+            by: what makes two frames the same: their ``line``, or their ``function``.
+
+        Raises:
+            HaiprofError: the run has no such phase, or ``by`` is neither.
+
+        Example:
+            >>> run.flame(rank=0).filter(depth=1).select("function", "line", "total").rows()[:2]
+            [('load', 88, 400000000), ('Model.forward', 12, 400000000)]
+        """
+        asked.one_of("by", by, stack_views.BY)
+        phases = asked.texts("phase", phase)
+        read = functools.partial(stack_answers.flame, phases=phases, by=by)
+        found = self._ranks.frames(read, self._ranks.jobs(rank), stack_views.FLAME_SCHEMA)
+        self._phases_known(phases, found.height > 0)
+        return found
+
+    def _phases_known(self, phases: Collection[str] | None, found: bool) -> None:
+        """Check that the run has these phases, where nothing was found of them."""
+        if phases is not None and not found:
+            names = functools.partial(self._values, schema.SPANS, "name")
+            asked.present(self._ranks.where, "phase", phases, [], names)
 
     def sql(self, question: str) -> pl.DataFrame:
         """Return the answer to a question in SQL over the tables of all processes.

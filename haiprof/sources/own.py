@@ -27,6 +27,7 @@ from haiprof.runs import (
     Process,
     Run,
     Source,
+    StackSampling,
     TraceInfo,
 )
 
@@ -282,7 +283,21 @@ def read_process(folder: Path) -> Process:
         process_started_ns=_time(document, "process_started_ns", file),
         outside=_text(document, "outside", file) or "",
         ending=_ending(document, file),
+        stacks=_stacks(document, file),
     )
+
+
+def _stacks(document: dict[str, Any], file: Path) -> StackSampling | None:
+    stacks = document.get("stacks")
+    if stacks is None:
+        return None
+    if not isinstance(stacks, dict):
+        raise _wrong(file, "stacks", stacks, "an object")
+    hz: Any = stacks.get("hz")
+    if type(hz) not in (int, float) or not 0 <= hz <= 1e6:
+        raise _wrong(file, "hz", hz, "a number, of samples per second")
+    counts = {name: _whole(stacks, name, file) or 0 for name in ("torn", "dropped", "cut")}
+    return StackSampling(float(hz), **counts, problem=_text(stacks, "problem", file) or "")
 
 
 def _ending(document: dict[str, Any], file: Path) -> Ending | None:

@@ -88,6 +88,8 @@ def _within(frame: pl.DataFrame, table: schema.Table, begin: int, end: int) -> p
         if table is schema.EVENTS:
             inside |= pl.col("kind").is_in(list(schema.LASTING))
         return frame.filter(inside, pl.col("time") < end)
+    if "start" not in frame.columns:
+        return frame
     last = pl.col("start") + pl.col("duration")
     inside = (pl.col("start") >= begin) | (last > begin)
     cut = frame.filter(inside, pl.col("start") < end)

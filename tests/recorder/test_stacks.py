@@ -74,7 +74,7 @@ def test_stacks_are_written_while_the_job_runs_and_by_the_next_recorder(
     known = process_file(folder)["stacks"]
     assert known["hz"] == 50
     assert known["problem"] is None
-    times = [row["time"] for _, row in stacks]
+    times = [row["start"] for _, row in stacks]
     assert process_file(folder)["started_ns"] - 2e9 < min(times)
     assert max(times) < process_file(folder)["ended_ns"] + 2e9
     assert 7 in {f["line"] for f in frames.to_pylist() if f["function"] == "early"}

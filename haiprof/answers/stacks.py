@@ -1,0 +1,42 @@
+"""What the sampled stacks of one process answer.
+
+Tests: tests/views/run/test_stacks.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import polars as pl
+
+from haiprof import schema
+from haiprof.answers.one_process import read_phase_spans
+from haiprof.runs import Process
+from haiprof.sources import tables
+from haiprof.views.run import stacks as stack_views
+
+
+def stacks(process: Process, phases: Collection[str] | None) -> tables.Read:
+    """Return what was sampled of one process, in some phases or in all."""
+    read, tree = _placed(process, phases)
+    read.frame = stack_views.described(read.frame, tree)
+    return read
+
+
+def flame(process: Process, phases: Collection[str] | None, by: stack_views.By) -> tables.Read:
+    """Return the flame graph of one process and its workers, of some phases or of all time."""
+    read, tree = _placed(process, phases)
+    read.frame = stack_views.flame(read.frame, tree, by)
+    return read
+
+
+def _placed(
+    process: Process, phases: Collection[str] | None
+) -> tuple[tables.Read, stack_views.Tree]:
+    read = tables.read(process, schema.STACKS)
+    frames, spans = tables.read(process, schema.FRAMES), read_phase_spans(process)
+    tree = stack_views.Tree(frames.frame)
+    samples = stack_views.placed(read.frame, tree, spans.frame)
+    if phases is not None:
+        samples = samples.filter(pl.col("phase").cast(pl.String).is_in(list(phases)))
+    return tables.Read(samples, read.cut, read.problems + frames.problems + spans.problems), tree

@@ -1,0 +1,286 @@
+"""Where the time of a process goes, line by line: its sampled Python stacks.
+
+A sample stands for the wall time from it to the next one. Of ``n`` samples in a period a function
+with the share ``p`` of the time is in ``p n``, give or take ``sqrt(p (1 - p) n)``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+By = Literal["line", "function"]
+BY: Final[tuple[By, ...]] = ("line", "function")
+
+#: Columns of spans that tell the phases.
+SPAN_COLUMNS: Final = ("start", "duration", "category", "name", "thread", "step")
+STACKS_SCHEMA: Final = {
+    "start": pl.Int64(),
+    "duration": pl.Int64(),
+    "samples": pl.UInt32(),
+    "process": pl.UInt32(),
+    "thread": pl.UInt32(),
+    "state": pl.Categorical(),
+    "waits_in": pl.Categorical(),
+    "gil": pl.Boolean(),
+    "step": pl.UInt32(),
+    "phase": pl.Categorical(),
+    "function": pl.String(),
+    "file": pl.String(),
+    "line": pl.UInt32(),
+    "stack": pl.String(),
+}
+FLAME_SCHEMA: Final = {
+    "path": pl.UInt32(),
+    "parent": pl.UInt32(),
+    "depth": pl.UInt32(),
+    "function": pl.String(),
+    "file": pl.String(),
+    "line": pl.UInt32(),
+    "total": pl.Int64(),
+    "self": pl.Int64(),
+    "running": pl.Int64(),
+    "samples": pl.UInt32(),
+}
+#: What the parts of a path stand between.
+SEPARATOR: Final = ";"
+#: Where haiprof's own threads in the job begin.
+_OURS: Final = "/haiprof/common/threads.py"
+_PACKAGES: Final = re.compile(r"^.*/(?:site|dist)-packages/|^.*/lib/python3\.\d+t?/")
+
+Numbers = npt.NDArray[np.int64]
+
+
+def short_file(file: str) -> str:
+    """Return a file's path without the folder in which its package, or Python itself, lies."""
+    return _PACKAGES.sub("", file)
+
+
+class Tree:
+    """The nodes of stacks as arrays, in the order of their numbers.
+
+    Attributes:
+        id: of each node its number, ascending.
+        parent: of each node the row of its parent, or -1.
+        frames: ``function``, ``file`` and ``line`` of each node.
+    """
+
+    def __init__(self, frames: pl.DataFrame) -> None:
+        """Take the table ``frames`` of one process; a node whose parent is missing is outermost."""
+        self.frames = frames.unique("id", keep="first").sort("id")
+        self.id: Numbers = self.frames["id"].cast(pl.Int64).to_numpy()
+        self.parent = self.rows_of(self.frames["parent"].cast(pl.Int64).fill_null(-1).to_numpy())
+        # A parent comes before its children, whatever a damaged file says.
+        self.parent[self.parent >= np.arange(len(self.id))] = -1
+
+    def rows_of(self, ids: Numbers) -> Numbers:
+        """Return the row of each number; -1: there is no such node."""
+        if not len(self.id):
+            return np.full(len(ids), -1, np.int64)
+        place = np.minimum(np.searchsorted(self.id, ids), len(self.id) - 1)
+        return np.where(self.id[place] == ids, place, -1)
+
+    def is_ours(self) -> npt.NDArray[np.bool_]:
+        """Say of each node whether it is of a thread of haiprof's in the job."""
+        begins = self.frames["file"].cast(pl.String).str.ends_with(_OURS)
+        return self._from_outermost(begins.to_numpy())
+
+    def _from_outermost(self, own: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        outermost = np.arange(len(self.parent))
+        for _ in range(len(self.parent)):
+            above = self.parent[outermost]
+            if (above < 0).all():
+                break
+            outermost = np.where(above >= 0, above, outermost)
+        return own[outermost]
+
+    def texts(self, rows: Numbers) -> list[str]:
+        """Return whole stacks as texts, the outermost frame first: ``function (file:line);…``."""
+        names = [
+            f"{function} ({short_file(file)}:{line})"
+            if line
+            else f"{function} ({short_file(file)})"
+            for function, file, line in self.frames.select("function", "file", "line")
+            .cast({"function": pl.String, "file": pl.String})
+            .iter_rows()
+        ]
+        clean = [name.replace(SEPARATOR, ",").replace("\n", " ") for name in names]
+        known: dict[int, str] = {}
+        parent = self.parent.tolist()
+
+        def text(row: int) -> str:
+            missing = []
+            while row >= 0 and row not in known:
+                missing.append(row)
+                row = parent[row]
+            for each in reversed(missing):
+                above = parent[each]
+                known[each] = (
+                    clean[each] if above < 0 else f"{known[above]}{SEPARATOR}{clean[each]}"
+                )
+            return known[missing[0]] if missing else known[row]
+
+        return [text(row) for row in rows.tolist()]
+
+
+def placed(stacks: pl.DataFrame, tree: Tree, spans: pl.DataFrame) -> pl.DataFrame:
+    """Return the samples of one process with their step and phase, and the row of their node.
+
+    Columns are those of the table ``stacks``, ``step``, ``phase`` and ``row`` (in ``tree``). Step
+    and phase are the process's at that time; null for a sample that goes on beyond the phase, as
+    of a thread that waits for long. haiprof's own threads are left out.
+
+    Args:
+        stacks: table ``stacks``.
+        tree: of table ``frames``.
+        spans: its steps and phases, with :data:`SPAN_COLUMNS`.
+    """
+    rows = tree.rows_of(stacks["stack"].cast(pl.Int64).to_numpy())
+    known = rows >= 0
+    if known.any():
+        known[known] = ~tree.is_ours()[rows[known]]
+    stacks = stacks.filter(pl.Series(known))
+    start = stacks["start"].to_numpy()
+    # From the first sample to the last one: each of them stands for the time that follows it.
+    count = np.maximum(stacks["samples"].to_numpy().astype(np.int64), 1)
+    last = start + stacks["duration"].to_numpy() // count * (count - 1)
+    found = {}
+    for category in ("step", "phase"):
+        some = spans.filter(pl.col("category") == category).sort("start")
+        found[category] = some, _innermost(some, start, last)
+    steps, at_step = found["step"]
+    phases, at_phase = found["phase"]
+    return stacks.with_columns(
+        pl.Series("row", rows[known]),
+        _taken(steps["step"], at_step).alias("step"),
+        _taken(phases["name"].cast(pl.Categorical), at_phase).alias("phase"),
+    )
+
+
+def described(samples: pl.DataFrame, tree: Tree) -> pl.DataFrame:
+    """Return samples as :func:`placed` gives them, with their frames as texts.
+
+    ``function``, ``file`` and ``line`` are the innermost frame's; ``stack`` is the whole stack, the
+    outermost frame first.
+    """
+    rows = samples["row"].unique().sort()
+    named = tree.frames[rows.to_list()].select(
+        rows,
+        pl.col("function").cast(pl.String),
+        pl.col("file").cast(pl.String),
+        "line",
+        pl.Series("stack", tree.texts(rows.to_numpy()), dtype=pl.String()),
+    )
+    return (
+        samples.drop("stack")
+        .join(named, on="row", how="left", maintain_order="left")
+        .with_columns(pl.col("gil") == 1)
+        .select(pl.col(name).cast(kind) for name, kind in STACKS_SCHEMA.items())
+        .sort("start", maintain_order=True)
+    )
+
+
+def flame(samples: pl.DataFrame, tree: Tree, by: By = "line") -> pl.DataFrame:
+    """Return a flame graph: the wall time of each path of calls; callers come first.
+
+    Columns: ``path`` (the row's number), ``parent`` (that of its caller), ``depth``, ``function``,
+    ``file``, ``line`` (null by function), ``total`` and ``self`` (ns: with and without what it
+    called), ``running`` (ns of ``self`` in which the thread ran, or was ready to), ``samples`` (of
+    ``self``).
+
+    Args:
+        samples: as :func:`placed` gives them.
+        tree: their nodes.
+        by: what makes two frames the same.
+    """
+    from haiprof import _core
+
+    what = ["function", "file", *(["line"] if by == "line" else [])]
+    names = _numbered(tree.frames.select(what))
+    path, parent, name, depth = _core.fold(tree.parent.astype(np.int32), names)
+    row = samples["row"].to_numpy()
+    weight = samples["duration"].to_numpy()
+    own, running, count = (np.zeros(len(parent), np.int64) for _ in range(3))
+    np.add.at(own, path[row], weight)
+    ran = (samples["state"].cast(pl.String) == "running").to_numpy()
+    np.add.at(running, path[row[ran]], weight[ran])
+    np.add.at(count, path[row], samples["samples"].to_numpy())
+    total = own.copy()
+    for level in range(int(depth.max(initial=0)), 0, -1):
+        at = np.flatnonzero((depth == level) & (parent >= 0))
+        np.add.at(total, parent[at], total[at])
+    first = np.zeros(int(names.max(initial=0)) + 1, np.int64)
+    first[names] = np.arange(len(names))
+    frames = tree.frames[first[name].tolist()]
+    whole = pl.DataFrame(
+        {
+            "path": np.arange(len(parent)),
+            "parent": pl.Series(parent).replace(-1, None),
+            "depth": depth,
+            "function": frames["function"].cast(pl.String),
+            "file": frames["file"].cast(pl.String),
+            "line": frames["line"] if by == "line" else pl.repeat(None, len(name), eager=True),
+            "total": total,
+            "self": own,
+            "running": running,
+            "samples": count,
+        }
+    ).select(pl.col(column).cast(kind) for column, kind in FLAME_SCHEMA.items())
+    return _renumbered(whole.filter(pl.col("total") > 0))
+
+
+def _numbered(frames: pl.DataFrame) -> npt.NDArray[np.uint32]:
+    """Return a number for each row, the same for equal rows."""
+    distinct = frames.unique(maintain_order=True).with_row_index("number")
+    joined = frames.join(
+        distinct, on=frames.columns, how="left", maintain_order="left", nulls_equal=True
+    )
+    numbers: npt.NDArray[np.uint32] = joined["number"].cast(pl.UInt32).to_numpy()
+    return numbers
+
+
+def _renumbered(flame: pl.DataFrame) -> pl.DataFrame:
+    """Number the paths anew: those without samples were taken out. Callers are never among them."""
+    numbers = flame.select(pl.col("path").alias("parent")).with_row_index("new")
+    return (
+        flame.join(numbers, on="parent", how="left", maintain_order="left")
+        .with_columns(pl.col("new").alias("parent"))
+        .drop("new")
+        .with_columns(pl.int_range(pl.len(), dtype=pl.UInt32).alias("path"))
+    )
+
+
+def _innermost(spans: pl.DataFrame, first: Numbers, last: Numbers) -> Numbers:
+    """Return the row of the span around each interval that began last; -1: there is none.
+
+    Spans are sorted by start, and nest.
+    """
+    if not spans.height:
+        return np.full(len(first), -1, np.int64)
+    from haiprof import _core
+
+    start = spans["start"].to_numpy()
+    end = start + np.maximum(spans["duration"].to_numpy(), 0)
+    order = _core.nesting_order(
+        np.zeros(len(start), np.uint32), start, end, np.zeros(len(start), np.uint8)
+    )
+    start, end = start[order], end[order]
+    parent, *_ = _core.nest(
+        np.zeros(len(start), np.uint32), np.zeros(len(start), np.uint8), start, end
+    )
+    at = np.searchsorted(start, first, side="right") - 1
+    while True:
+        over = (at >= 0) & (end[at] <= last)
+        if not over.any():
+            return np.where(at >= 0, order[at], -1)
+        at = np.where(over, parent[at], at)
+
+
+def _taken(values: pl.Series, rows: Numbers) -> pl.Series:
+    """Return values by row; null for row -1."""
+    chosen = pl.Series(rows).set(pl.Series(rows < 0), None)
+    return values.gather(chosen) if len(values) else values.clear(len(rows))
