@@ -254,9 +254,13 @@ class RecordedAnswers:
         )
 
     def stacks(
-        self, rank: int | None = None, *, phase: str | Collection[str] | None = None
+        self,
+        rank: int | None = None,
+        *,
+        phase: str | Collection[str] | None = None,
+        threads: stack_views.Threads = "all",
     ) -> pl.DataFrame:
-        """Return the sampled Python stacks of all threads, of some phases only if any are given.
+        """Return the sampled Python stacks, of the given phases and threads only if any are given.
 
         Columns: ``start``, ``duration`` (of wall time that the row stands for), ``samples``,
         ``process``, ``thread``, ``state``, ``waits_in``, ``gil`` (whether the thread had it),
@@ -264,15 +268,22 @@ class RecordedAnswers:
         the innermost frame, ``stack``. See :func:`haiprof.views.run.stacks.described`; of a part of
         the run: ``run.between(60, 120).stacks()``.
 
+        Args:
+            rank: of this one only.
+            phase: of these phases only.
+            threads: ``training``: only of the thread that steps; ``workers``: only of processes
+                that the rank forked, as those of a DataLoader.
+
         Raises:
-            HaiprofError: the run has no such phase.
+            HaiprofError: the run has no such phase, or there are no such threads.
 
         Example:
             >>> run.stacks(rank=0, phase="forward").select("function", "line").unique().rows()
             [('Model.forward', 12)]
         """
+        asked.one_of("threads", threads, stack_views.THREADS)
         phases = asked.texts("phase", phase)
-        read = functools.partial(stack_answers.stacks, phases=phases)
+        read = functools.partial(stack_answers.stacks, phases=phases, threads=threads)
         found = self._ranks.frames(read, self._ranks.jobs(rank), stack_views.STACKS_SCHEMA)
         self._phases_known(phases, found.height > 0)
         return found
@@ -282,9 +293,11 @@ class RecordedAnswers:
         rank: int | None = None,
         *,
         phase: str | Collection[str] | None = None,
+        threads: stack_views.Threads = "all",
         by: stack_views.By = "line",
+        by_phase: bool = False,
     ) -> pl.DataFrame:
-        """Return where the wall time of all threads goes, as a flame graph draws it.
+        """Return where the wall time of threads goes, as a flame graph draws it.
 
         One row per process and path of calls: ``path`` (its number), ``parent`` (that of its
         caller), ``depth``, ``function``, ``file``, ``line``, ``total``, ``self`` and ``running``
@@ -293,18 +306,24 @@ class RecordedAnswers:
         Args:
             rank: of this one only.
             phase: of these phases only.
+            threads: as of :meth:`stacks`.
             by: what makes two frames the same: their ``line``, or their ``function``.
+            by_phase: put the paths of each phase under a row with its name.
 
         Raises:
-            HaiprofError: the run has no such phase, or ``by`` is neither.
+            HaiprofError: the run has no such phase, or there are no such threads, or ``by`` is
+                neither.
 
         Example:
             >>> run.flame(rank=0).filter(depth=1).select("function", "line", "total").rows()[:2]
             [('load', 88, 400000000), ('Model.forward', 12, 400000000)]
         """
         asked.one_of("by", by, stack_views.BY)
+        asked.one_of("threads", threads, stack_views.THREADS)
         phases = asked.texts("phase", phase)
-        read = functools.partial(stack_answers.flame, phases=phases, by=by)
+        read = functools.partial(
+            stack_answers.flame, phases=phases, threads=threads, by=by, by_phase=by_phase
+        )
         found = self._ranks.frames(read, self._ranks.jobs(rank), stack_views.FLAME_SCHEMA)
         self._phases_known(phases, found.height > 0)
         return found

@@ -16,27 +16,37 @@ from haiprof.sources import tables
 from haiprof.views.run import stacks as stack_views
 
 
-def stacks(process: Process, phases: Collection[str] | None) -> tables.Read:
-    """Return what was sampled of one process, in some phases or in all."""
-    read, tree = _placed(process, phases)
+def stacks(
+    process: Process, phases: Collection[str] | None, threads: stack_views.Threads
+) -> tables.Read:
+    """Return what was sampled of some threads of one process, in some phases or in all."""
+    read, tree = _placed(process, phases, threads)
     read.frame = stack_views.described(read.frame, tree)
     return read
 
 
-def flame(process: Process, phases: Collection[str] | None, by: stack_views.By) -> tables.Read:
-    """Return the flame graph of one process and its workers, of some phases or of all time."""
-    read, tree = _placed(process, phases)
-    read.frame = stack_views.flame(read.frame, tree, by)
+def flame(
+    process: Process,
+    phases: Collection[str] | None,
+    threads: stack_views.Threads,
+    by: stack_views.By,
+    by_phase: bool,
+) -> tables.Read:
+    """Return the flame graph of some threads of one process, of some phases or of all time."""
+    read, tree = _placed(process, phases, threads)
+    draw = stack_views.flame_by_phase if by_phase else stack_views.flame
+    read.frame = draw(read.frame, tree, by)
     return read
 
 
 def _placed(
-    process: Process, phases: Collection[str] | None
+    process: Process, phases: Collection[str] | None, threads: stack_views.Threads
 ) -> tuple[tables.Read, stack_views.Tree]:
     read = tables.read(process, schema.STACKS)
     frames, spans = tables.read(process, schema.FRAMES), read_phase_spans(process)
     tree = stack_views.Tree(frames.frame)
     samples = stack_views.placed(read.frame, tree, spans.frame)
+    samples = stack_views.of_threads(samples, spans.frame, process.pid, threads)
     if phases is not None:
         samples = samples.filter(pl.col("phase").cast(pl.String).is_in(list(phases)))
     return tables.Read(samples, read.cut, read.problems + frames.problems + spans.problems), tree

@@ -16,7 +16,7 @@ import polars as pl
 from haiprof import schema
 from haiprof.findings import gpus as gpu_findings
 from haiprof.runs import ROLE_NODE, Process
-from haiprof.show import hardware, one_gpu
+from haiprof.show import hardware, one_gpu, stacks
 from haiprof.show.bands import add_bands, closed
 from haiprof.show.figures import (
     COLOURS,
@@ -99,12 +99,14 @@ def show(analyzer: Analyzer, processes: list[Process], points: int = POINTS) -> 
     origin = analyzer.run.created_ns
     on_gpu = [s.process for s in own if s.gpu is not None]
     gpus = [one_gpu.gpu(p.label, origin, analyzer.read_gpu(p)) for p in on_gpu]
+    of_stacks, flame_graphs, notes = stacks.graphs(analyzer, processes)
+    grids = [*rank_grids(own), *one_gpu.grids(own, gpus), *hardware.phase_grids(analyzer, own)]
     return Shown(
         title,
-        lines,
-        [*rank_grids(own), *one_gpu.grids(own, gpus), *hardware.phase_grids(analyzer, own)],
+        [*lines, *notes],
+        [*grids, *of_stacks],
         figure(analyzer, processes, own, gpus, points),
-        one_gpu.details(gpus, points),
+        [*flame_graphs, *one_gpu.details(gpus, points)],
     )
 
 

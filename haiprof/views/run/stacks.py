@@ -15,6 +15,10 @@ import polars as pl
 
 By = Literal["line", "function"]
 BY: Final[tuple[By, ...]] = ("line", "function")
+Threads = Literal["all", "training", "workers"]
+THREADS: Final[tuple[Threads, ...]] = ("all", "training", "workers")
+#: What stands for time in no phase.
+NO_PHASE: Final = "other"
 
 #: Columns of spans that tell the phases.
 SPAN_COLUMNS: Final = ("start", "duration", "category", "name", "thread", "step")
@@ -161,6 +165,27 @@ def placed(stacks: pl.DataFrame, tree: Tree, spans: pl.DataFrame) -> pl.DataFram
     )
 
 
+def of_threads(
+    samples: pl.DataFrame, spans: pl.DataFrame, pid: int | None, threads: Threads
+) -> pl.DataFrame:
+    """Return the samples of some threads of one process.
+
+    Args:
+        samples: as :func:`placed` gives them.
+        spans: its steps and phases, with :data:`SPAN_COLUMNS`.
+        pid: the process's own, as its workers have others.
+        threads: ``training``: the thread with most phases, the main one where there are none;
+            ``workers``: all threads of the processes that it forked; or ``all``.
+    """
+    if threads == "all" or pid is None:
+        return samples
+    if threads == "workers":
+        return samples.filter(pl.col("process") != pid)
+    of_phases = spans.filter(pl.col("category") == "phase")["thread"].value_counts(sort=True)
+    training = of_phases["thread"][0] if of_phases.height else pid
+    return samples.filter(pl.col("process") == pid, pl.col("thread") == training)
+
+
 def described(samples: pl.DataFrame, tree: Tree) -> pl.DataFrame:
     """Return samples as :func:`placed` gives them, with their frames as texts.
 
@@ -231,6 +256,31 @@ def flame(samples: pl.DataFrame, tree: Tree, by: By = "line") -> pl.DataFrame:
         }
     ).select(pl.col(column).cast(kind) for column, kind in FLAME_SCHEMA.items())
     return _renumbered(whole.filter(pl.col("total") > 0))
+
+
+def flame_by_phase(samples: pl.DataFrame, tree: Tree, by: By = "line") -> pl.DataFrame:
+    """Return :func:`flame` of each phase, the longest first, under a row with the phase's name.
+
+    That row has no ``file`` and no ``line``; time in no phase is under ``other``.
+    """
+    phase = pl.col("phase").cast(pl.String).fill_null(NO_PHASE)
+    parts = samples.with_columns(phase).partition_by("phase", as_dict=True, maintain_order=True)
+    longest = sorted(parts.items(), key=lambda item: -int(item[1]["duration"].sum()))
+    frames, height = [pl.DataFrame(schema=FLAME_SCHEMA)], 0
+    for (name,), part in longest:
+        of_phase = flame(part, tree, by)
+        root = {"path": height, "depth": 0, "function": str(name), "file": ""}
+        root |= {"total": int(part["duration"].sum()), "self": 0, "running": 0, "samples": 0}
+        frames += [
+            pl.DataFrame([{**dict.fromkeys(FLAME_SCHEMA), **root}], FLAME_SCHEMA),
+            of_phase.with_columns(
+                (pl.col("path") + height + 1).cast(pl.UInt32),
+                (pl.col("parent") + height + 1).fill_null(height).cast(pl.UInt32),
+                pl.col("depth") + 1,
+            ),
+        ]
+        height += of_phase.height + 1
+    return pl.concat(frames)
 
 
 def _numbered(frames: pl.DataFrame) -> npt.NDArray[np.uint32]:
