@@ -867,6 +867,22 @@ def python_layout() -> bytes:
         RuntimeError: its layout is not known, and why.
     """
 
+def layout_of(pid: int) -> bytes:
+    """Describe where another process keeps the frames of its threads, as :func:`python_layout`.
+
+    It need not have loaded haiprof; its Python must be of the version that this one is.
+
+    Raises:
+        RuntimeError: it is not, or there is no such process.
+        PermissionError: its memory may not be read.
+    """
+
+def thread_state(pid: int, thread: int) -> tuple[str, str | None]:
+    """Whether a thread runs or waits, as :meth:`StackSampler.take` says it, and in what it waits.
+
+    ``unknown`` where there is no such thread.
+    """
+
 def let_read(reader: int) -> None:
     """Let a process of this user read this one's memory where Yama would not; 0: none."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor, wait
 from contextvars import copy_context
 from typing import Any, Final, TypeVar
 
@@ -75,19 +75,21 @@ def _taken(
                     raise _broken(error) from error
             if not waiting:
                 break
-            process, future = waiting.popleft()
+            process, future = waiting[0]
             try:
                 result = future.result()
             except BrokenExecutor as error:
                 raise _broken(error) from error
             except Exception as error:
+                waiting.popleft()
                 failed.append(error)
                 note(f"{_named(process)} is left out: {_why(error)}")
                 continue
+            waiting.popleft()
             yield process, result
     finally:
-        for _, future in waiting:
-            future.cancel()
+        # Work that has begun may still write: whoever gives up removes that afterwards.
+        wait([future for _, future in waiting if not future.cancel()])
     if failed and len(failed) == len(processes):
         raise failed[0]
 

@@ -232,7 +232,8 @@ def export(
     to: Annotated[
         str,
         typer.Option(
-            help="csv (every view), perfetto, chrome, tensorboard or parquet [csv].",
+            help="csv (every view), perfetto, chrome, tensorboard, parquet; of the sampled stacks "
+            "folded or speedscope [csv].",
             metavar="FORMAT",
         ),
     ] = "",
@@ -349,6 +350,36 @@ _Target = Annotated[
 _Patience = Annotated[
     float, typer.Option(help="How long each rank may take, s.", min=0.1, max=3600.0)
 ]
+
+
+@app.command()
+def stacks(
+    job: Annotated[
+        str | None,
+        typer.Argument(
+            help="A script, a pid, a task or a container [all that is recorded here].",
+            metavar="JOB",
+        ),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    folded: Annotated[
+        bool, typer.Option("--folded", help="Print a line per thread, as for flame graphs.")
+    ] = False,
+    speedscope: Annotated[
+        bool, typer.Option("--speedscope", help="Print a file for speedscope.")
+    ] = False,
+    nodes: _Nodes = "",
+    hostfile: _Hostfile = "",
+) -> None:
+    """Show what every thread of a job does now, without stopping it."""
+    from haiprof.cli.stacks import Wanted, show_stacks
+
+    asked = {"json": json, "folded": folded, "speedscope": speedscope}
+    forms = [form for form, wanted in asked.items() if wanted]
+    if len(forms) > 1:
+        raise typer.BadParameter(f"--{forms[0]}, --{forms[1]}: choose one of them")
+    form = forms[0] if forms else "text"
+    raise typer.Exit(show_stacks(Wanted(job, form, _hosts(nodes, hostfile))))
 
 
 @app.command()

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from haiprof.analyzer import Analyzer
 
 #: What can be written.
-FORMATS: Final = ("csv", "perfetto", "chrome", "tensorboard", "parquet")
+FORMATS: Final = ("csv", "perfetto", "chrome", "tensorboard", "parquet", "folded", "speedscope")
+#: Of the sampled stacks.
+_OF_STACKS: Final = ("folded", "speedscope")
 #: The words before the run, as in msprof; the default form of each.
 KINDS: Final = {"summary": "csv", "timeline": "json"}
 
@@ -76,6 +78,10 @@ def export(words: Sequence[str], options: ExportOptions, executor: Executor | No
         opened = opened.between(options.start or 0.0, until)
     if not kinds and options.to in ("", "csv"):
         written = _views(opened, run, options.out)
+    elif options.to in _OF_STACKS:
+        from haiprof.export import stack_texts
+
+        written = stack_texts.write(opened, options.out, options.to, options.rank)
     else:
         from haiprof.export.chosen import chosen, traced
 

@@ -75,6 +75,19 @@ def find(what: str) -> list[Found]:
     return _ranks(chosen)
 
 
+def python_below(pids: Iterable[int]) -> list[tuple[Found, int]]:
+    """Return the Python processes below others, each with the one of these that it is below."""
+    above = {pid: pid for pid in pids}
+    found = []
+    for each in sorted(_everybody(), key=lambda p: p.start_time):
+        top = above.get(parent_of(each.pid))
+        if top is not None and each.pid not in above:
+            above[each.pid] = top
+            if _is_python(each.pid) and not _starts_others(each):
+                found.append((each, top))
+    return found
+
+
 def _of_pid(process: Found, everybody: Iterable[Found]) -> list[Found]:
     if not _starts_others(process):
         return [process]

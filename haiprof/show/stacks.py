@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 import plotly.graph_objects as go
 import polars as pl
 
+from haiprof.common.frame_texts import frame_text
 from haiprof.common.numbers import percent
 from haiprof.runs import Process
 from haiprof.show import flames
 from haiprof.show.grid import Grid
-from haiprof.views.run.stacks import Threads, short_file
+from haiprof.views.run.stacks import Threads
 
 if TYPE_CHECKING:
     from haiprof.analyzer import Analyzer
@@ -74,7 +75,7 @@ def lines(flame: pl.DataFrame) -> list[Grid]:
             rows.append((
                 phase["function"],
                 percent(phase["total"] / whole),
-                f"{function} ({short_file(file)}{f':{line}' if line else ''})",
+                frame_text(function, file, line),
                 percent(ns / phase["total"]),
                 percent(running / ns),
                 f"{samples:,}",

@@ -1,4 +1,5 @@
 // Python stacks of another process: stacks/python_stacks.h for Python.
+#include <dlfcn.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -10,9 +11,11 @@
 #include "python/python_layout.h"
 #include "python/register.h"
 #include "python/unlocked.h"
+#include "stacks/elsewhere.h"
 #include "stacks/python_stacks.h"
 #include "stacks/reader_right.h"
 #include "stacks/sampler.h"
+#include "stacks/thread_state.h"
 
 namespace py = pybind11;
 
@@ -25,6 +28,24 @@ py::bytes layout_of_this_python() {
   ring::PythonLayout layout;
   if (const char* const why = haiprof_describe_python(&layout)) throw std::runtime_error(why);
   return {reinterpret_cast<const char*>(&layout), sizeof layout};
+}
+
+py::bytes layout_of(pid_t pid) {
+  ring::PythonLayout own;
+  if (const char* const why = haiprof_describe_python(&own)) throw std::runtime_error(why);
+  stacks::Elsewhere found;
+  {
+    const Unlocked unlocked;
+    void* const runtime = dlsym(RTLD_DEFAULT, "_PyRuntime");
+    if (runtime == nullptr) throw std::runtime_error("this Python does not export its state");
+    found = stacks::layout_of(pid, own, reinterpret_cast<std::uintptr_t>(runtime));
+  }
+  if (found.reason.empty()) {
+    return {reinterpret_cast<const char*>(&found.layout), sizeof found.layout};
+  }
+  PyErr_SetString(found.forbidden ? PyExc_PermissionError : PyExc_RuntimeError,
+                  found.reason.c_str());
+  throw py::error_already_set();
 }
 
 ring::PythonLayout layout_from(std::string_view bytes) {
@@ -105,6 +126,15 @@ py::tuple taken(const stacks::Taken& what) {
   return py::make_tuple(samples, nodes);
 }
 
+py::tuple thread_state(pid_t pid, std::uint32_t thread) {
+  const stacks::ThreadStates threads(pid);
+  const stacks::State state = threads.state(thread);
+  const bool waits = state == stacks::State::waiting || state == stacks::State::uninterruptible;
+  const std::string channel = waits ? threads.waits_in(thread) : std::string();
+  return py::make_tuple(stacks::kStateNames[static_cast<std::size_t>(state)],
+                        channel.empty() ? py::object(py::none()) : text(channel));
+}
+
 class StackSampler {
  public:
   explicit StackSampler(double hz) { sampler_.emplace(hz); }
@@ -147,11 +177,13 @@ class StackSampler {
 
 void register_stacks(py::module_& module) {
   module.def("python_layout", &layout_of_this_python);
+  module.def("layout_of", &layout_of, py::arg("pid"));
   module.def("let_read", &stacks::let_read, py::arg("reader"));
   py::class_<PythonStacks>(module, "PythonStacks")
       .def(py::init<pid_t, std::string_view>(), py::arg("pid"), py::arg("layout"))
       .def("take", &PythonStacks::take)
       .def_property_readonly("torn", &PythonStacks::torn);
+  module.def("thread_state", &thread_state, py::arg("pid"), py::arg("thread"));
   py::class_<StackSampler>(module, "StackSampler")
       .def(py::init<double>(), py::arg("hz"))
       .def_property("hz", &StackSampler::hz, &StackSampler::set_hz)

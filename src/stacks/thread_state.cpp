@@ -156,7 +156,8 @@ State ThreadStates::state(std::uint32_t thread) const {
 
 std::string ThreadStates::waits_in(std::uint32_t thread) const {
   const std::string channel = read(thread, "wchan");
-  if (!channel.empty() && channel != "0") return channel;
+  // Without what a compiler appends, as in poll_schedule_timeout.constprop.0.
+  if (!channel.empty() && channel != "0") return channel.substr(0, channel.find('.'));
   // "running", "-1 …" (it waits, in no system call), or the call's number and arguments.
   const std::string doing = read(thread, "syscall");
   char* end = nullptr;

@@ -99,19 +99,19 @@ def test_with_room_for_all_ranks_there_is_nothing_to_fix(tmp_path: Path) -> None
     assert "63 rings of 16 MiB fit" in text
 
 
-def counters(tmp_path: Path) -> str:
-    """Return a /sys that shows PMUs of a memory controller."""
-    for name in ("uncore_imc_0", "uncore_imc_1", "cpu"):
-        (tmp_path / "sys/bus/event_source/devices" / name).mkdir(parents=True)
-    (tmp_path / "sys/devices/system/node").mkdir(parents=True)
-    (tmp_path / "sys/devices/system/cpu").mkdir(parents=True)
-    return str(tmp_path / "sys")
+def counters(sysfs: Path, *names: str) -> str:
+    """Make a /sys that shows these PMUs beside those of cores."""
+    for name in (*names, "cpu"):
+        (sysfs / "bus/event_source/devices" / name).mkdir(parents=True)
+    (sysfs / "devices/system/node").mkdir(parents=True)
+    (sysfs / "devices/system/cpu").mkdir(parents=True)
+    return str(sysfs)
 
 
 def test_without_the_right_to_counters_it_says_how_to_get_it(tmp_path: Path) -> None:
     if rights.perf_event_paranoid() <= 0:
         pytest.skip("all may count here")
-    sysfs = counters(tmp_path)
+    sysfs = counters(tmp_path / "sys", "uncore_imc_0", "uncore_imc_1")
     bare = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
     state, text, fix = inside(*bare, sysfs=sysfs)["container rights"]
     assert state == "denied"
@@ -121,8 +121,9 @@ def test_without_the_right_to_counters_it_says_how_to_get_it(tmp_path: Path) -> 
     assert given.PERFD.kubernetes in fix
     some = ("setpriv", "--bounding-set=-all,+perfmon", "--inh-caps=-all")
     assert inside(*some, sysfs=sysfs)["container rights"][:1] == ["ok"]
-    # Where this machine has no such counters, the right would give nothing.
-    assert inside(*bare)["container rights"][0] == "ok"
+    # Where a machine has no such counters, the right would give nothing.
+    without = counters(tmp_path / "without")
+    assert inside(*bare, sysfs=without)["container rights"][0] == "ok"
 
 
 def test_a_sys_that_shows_little_is_reported(tmp_path: Path) -> None:

@@ -6,12 +6,13 @@ with the share ``p`` of the time is in ``p n``, give or take ``sqrt(p (1 - p) n)
 
 from __future__ import annotations
 
-import re
 from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+
+from haiprof.common.frame_texts import SEPARATOR, frame_text
 
 By = Literal["line", "function"]
 BY: Final[tuple[By, ...]] = ("line", "function")
@@ -50,18 +51,10 @@ FLAME_SCHEMA: Final = {
     "running": pl.Int64(),
     "samples": pl.UInt32(),
 }
-#: What the parts of a path stand between.
-SEPARATOR: Final = ";"
 #: Where haiprof's own threads in the job begin.
 _OURS: Final = "/haiprof/common/threads.py"
-_PACKAGES: Final = re.compile(r"^.*/(?:site|dist)-packages/|^.*/lib/python3\.\d+t?/")
 
 Numbers = npt.NDArray[np.int64]
-
-
-def short_file(file: str) -> str:
-    """Return a file's path without the folder in which its package, or Python itself, lies."""
-    return _PACKAGES.sub("", file)
 
 
 class Tree:
@@ -104,15 +97,12 @@ class Tree:
 
     def texts(self, rows: Numbers) -> list[str]:
         """Return whole stacks as texts, the outermost frame first: ``function (file:line);…``."""
-        names = [
-            f"{function} ({short_file(file)}:{line})"
-            if line
-            else f"{function} ({short_file(file)})"
-            for function, file, line in self.frames.select("function", "file", "line")
+        rows_of_frames = (
+            self.frames.select("function", "file", "line")
             .cast({"function": pl.String, "file": pl.String})
             .iter_rows()
-        ]
-        clean = [name.replace(SEPARATOR, ",").replace("\n", " ") for name in names]
+        )
+        clean = [frame_text(*frame) for frame in rows_of_frames]
         known: dict[int, str] = {}
         parent = self.parent.tolist()
 

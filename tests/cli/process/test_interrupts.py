@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,15 @@ def test_a_wait_ends_with_ctrl_c() -> None:
     assert err.endswith("KeyboardInterrupt\n")
 
 
+@pytest.fixture
+def hears_ctrl_c() -> Iterator[None]:
+    """Have Ctrl-C interrupt this process: a test runner's may have it ignored."""
+    interruptible()  # another test may have imported polars
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def press_ctrl_c() -> None:
     """Press it when the main thread waits for the result."""
     main = threading.main_thread().ident
@@ -50,8 +60,8 @@ def press_ctrl_c() -> None:
     signal.pthread_kill(main, signal.SIGINT)
 
 
+@pytest.mark.usefixtures("hears_ctrl_c")
 def test_the_first_ctrl_c_is_reported_and_lets_it_finish() -> None:
-    interruptible()  # another test may have imported polars
     pressed = threading.Event()
 
     def closes() -> str:
@@ -61,8 +71,8 @@ def test_the_first_ctrl_c_is_reported_and_lets_it_finish() -> None:
     assert finished(closes, pressed.set) == "closed"
 
 
+@pytest.mark.usefixtures("hears_ctrl_c")
 def test_the_second_ctrl_c_interrupts() -> None:
-    interruptible()
     pressed = threading.Event()
 
     def closes() -> None:

@@ -14,6 +14,7 @@ from runs import FRAMES, Row, span, stack
 
 from haiprof import schema
 from haiprof.analyzer import Analyzer
+from haiprof.common.frame_texts import short_file
 from haiprof.errors import HaiprofError
 from haiprof.views.run.stacks import (
     STACKS_SCHEMA,
@@ -21,7 +22,6 @@ from haiprof.views.run.stacks import (
     described,
     flame,
     placed,
-    short_file,
 )
 
 
