@@ -883,8 +883,11 @@ def thread_state(pid: int, thread: int) -> tuple[str, str | None]:
     ``unknown`` where there is no such thread.
     """
 
+def reading_is_restricted() -> bool:
+    """Whether Yama keeps processes of one user from reading each other unless they allow it."""
+
 def let_read(reader: int) -> None:
-    """Let a process of this user read this one's memory where Yama would not; 0: none."""
+    """Let that process of this user read the memory of this one and of those that it forks."""
 
 class PythonStacks:
     """The Python stacks of a process, read from its memory while it runs."""

@@ -36,6 +36,8 @@ VIEWS: dict[str, View] = {
     "device_phases": lambda run: run.device_phases(),
     "samples": lambda run: run.samples(),
     "events": lambda run: run.events(),
+    "stacks": lambda run: run.stacks(),
+    "flame": lambda run: run.flame(),
     "efficiency": lambda run: run.efficiency(),
     "goodput": lambda run: run.goodput(),
     "overview": lambda run: run.overview(),

@@ -178,6 +178,7 @@ class StackSampler {
 void register_stacks(py::module_& module) {
   module.def("python_layout", &layout_of_this_python);
   module.def("layout_of", &layout_of, py::arg("pid"));
+  module.def("reading_is_restricted", &stacks::reading_is_restricted);
   module.def("let_read", &stacks::let_read, py::arg("reader"));
   py::class_<PythonStacks>(module, "PythonStacks")
       .def(py::init<pid_t, std::string_view>(), py::arg("pid"), py::arg("layout"))

@@ -18,12 +18,6 @@ namespace {
 
 std::atomic<pid_t> allowed{0};
 
-bool is_needed() noexcept {
-  const base::UniqueFd file(open("/proc/sys/kernel/yama/ptrace_scope", O_RDONLY | O_CLOEXEC));
-  char scope = '0';
-  return file && read(file.get(), &scope, 1) == 1 && scope == '1';
-}
-
 void allow(pid_t reader) noexcept {
   prctl(PR_SET_PTRACER, static_cast<unsigned long>(reader), 0, 0, 0);
 }
@@ -36,12 +30,15 @@ void after_fork_in_child() noexcept {
 
 }  // namespace
 
+bool reading_is_restricted() noexcept {
+  const base::UniqueFd file(open("/proc/sys/kernel/yama/ptrace_scope", O_RDONLY | O_CLOEXEC));
+  char scope = '0';
+  return file && read(file.get(), &scope, 1) == 1 && scope == '1';
+}
+
 void let_read(pid_t reader) noexcept {
-  if (allowed.load(std::memory_order_relaxed) == reader) return;
-  static const bool needed =
-      is_needed() && pthread_atfork(nullptr, nullptr, after_fork_in_child) == 0;
-  if (!needed) return;
-  allowed.store(reader, std::memory_order_relaxed);
+  static const int registered = pthread_atfork(nullptr, nullptr, after_fork_in_child);
+  if (registered != 0 || allowed.exchange(reader, std::memory_order_relaxed) == reader) return;
   allow(reader);
 }
 

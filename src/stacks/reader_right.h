@@ -5,8 +5,12 @@
 
 namespace haiprof::stacks {
 
-// Where Yama keeps processes of one user from reading each other (ptrace_scope 1), lets that one
-// read this process and the children that it forks. It must be this user's own all the same.
+// Whether Yama keeps processes of one user from reading each other unless they allow it
+// (ptrace_scope 1).
+bool reading_is_restricted() noexcept;
+
+// Lets that process read this one and the children that it forks. It must be this user's own all
+// the same.
 void let_read(pid_t reader) noexcept;
 
 }  // namespace haiprof::stacks

@@ -10,9 +10,11 @@ import math
 import os
 import time
 from pathlib import Path
+from typing import Final
 
 from haiprof import _core
 from haiprof.capture.stderr import say_once
+from haiprof.common import threads
 from haiprof.common.launcher import Placement
 from haiprof.common.owned_files import Folder
 from haiprof.common.places import (
@@ -30,6 +32,9 @@ from haiprof.options import Options
 from haiprof.recorder.election import recorder_pid, recorder_running
 from haiprof.recorder.launch import RECORDER_START_SECONDS, ring_doorbell, start_recorder
 from haiprof.schema import PROCESS_FILE
+
+#: How long recorders of a node may take to settle which of them stays, s.
+_ELECTION_SECONDS: Final = 10.0
 
 
 class JobRing:
@@ -114,10 +119,10 @@ class JobRing:
                 # One that was just started may not have its lock yet.
                 if time.monotonic() - self._recorder_started > RECORDER_START_SECONDS:
                     self._recorder_started = time.monotonic()
-                    _core.let_read(start_recorder(self.dir, self.run_dir, self.options))
+                    start_recorder(self.dir, self.run_dir, self.options)
             else:
-                _core.let_read(recorder_pid(self.dir) or 0)
                 ring_doorbell(self.dir)
+            self._let_recorder_read()
         except OSError as error:
             if closed and self.path is not None and not self.path.exists():
                 return  # the last one has written everything and removed the folder
@@ -125,6 +130,22 @@ class JobRing:
                 f"no recorder could be started ({error}); records stay in {self.path} until "
                 "`haiprof recover` writes them"
             )
+
+    def _let_recorder_read(self) -> None:
+        """Let the recorder read this process's memory, for its stacks, where that needs a right."""
+        if self.options.stack_hz == 0 or not _core.reading_is_restricted():
+            return
+
+        # Each rank of a node starts a recorder. Which one stays shows in its lock a little later.
+        def allow() -> None:
+            until = time.monotonic() + _ELECTION_SECONDS
+            while (pid := recorder_pid(self.dir)) is None and time.monotonic() < until:
+                threads.sleep(0.1)
+            if pid is not None:
+                _core.let_read(pid)
+
+        with contextlib.suppress(RuntimeError):  # no more threads: stacks say why there are none
+            threads.Background(allow)
 
     def write_pace(self) -> None:
         """Make the recorder and its successors read and drain at the rates in the options.
