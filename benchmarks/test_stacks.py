@@ -1,0 +1,177 @@
+"""What sampling the stacks of a training process costs: CPU time of the sampler, of one core, and
+what it adds to a step; py-spy, which stops the process for each sample, is measured beside it.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from figures import Figure, Measured, Reference, Unit, at_most
+from reporting import Report
+from test_step import summary
+
+from haiprof import _core
+from haiprof.common.process_life import start_time_of
+from haiprof.recorder.stacks import ProcessStacks
+
+#: At 10 Hz it may take 0.1 % of a core for each rank, at 100 Hz 1 %.
+BUDGETS: Final = {10: 0.001, 100: 0.01}
+SECONDS: Final = 20.0
+PY_SPY: Final = Path(sys.executable).parent / "py-spy"
+#: Rounds of three blocks: off, on, off; and how long a block is, s.
+ROUNDS: Final = 40
+BLOCK: Final = 0.5
+#: A sample may take so much of the disk, bytes; measured over so long, s.
+BYTES: Final = 16.0
+
+#: Trains, and counts its steps where we see them.
+JOB = """
+import ctypes, mmap, sys
+from haiprof import _core
+from trainer import Training
+shared = mmap.mmap(open(sys.argv[1], "r+b").fileno(), 8)
+count = ctypes.c_uint64.from_buffer(shared)
+training = Training()
+training.steps(20)
+print(_core.python_layout().hex(), flush=True)
+while True:
+    training.steps(1)
+    count.value += 1
+"""
+
+
+class Job:
+    """A training process whose steps can be counted from outside."""
+
+    def __init__(self, folder: Path) -> None:
+        self._counter = folder / "steps"
+        self._counter.write_bytes(bytes(8))
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", JOB, str(self._counter)], stdout=subprocess.PIPE, text=True,
+            env=environment,
+        )  # fmt: skip
+        assert self.process.stdout is not None
+        self.layout = bytes.fromhex(self.process.stdout.readline())
+        self.pid = self.process.pid
+
+    def steps(self) -> int:
+        """How many steps it has made."""
+        return int.from_bytes(self._counter.read_bytes(), sys.byteorder)
+
+    def step_seconds(self, seconds: float) -> float:
+        """Watch it for so long; return the mean time of a step."""
+        begin, before = time.perf_counter(), self.steps()
+        time.sleep(seconds)
+        return (time.perf_counter() - begin) / max(self.steps() - before, 1)
+
+    def watch(self, hz: float) -> _core.StackSampler:
+        """Begin to sample it."""
+        sampler = _core.StackSampler(hz)
+        assert sampler.watch(self.pid, start_time_of(self.pid), os.getuid(), self.layout)
+        return sampler
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    started = Job(tmp_path)
+    yield started
+    started.process.kill()
+    started.process.communicate()
+
+
+def share_of_py_spy(pid: int, hz: int, folder: Path) -> float:
+    """Let py-spy record for a while; return the CPU time that it took, of a core."""
+    before = os.times()
+    subprocess.run(
+        [PY_SPY, "record", "--pid", str(pid), "--rate", str(hz), "--format", "raw",
+         "--duration", str(round(SECONDS)), "--output", folder / "py-spy"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    after = os.times()
+    used = (after.children_user - before.children_user) + (
+        after.children_system - before.children_system
+    )
+    return used / SECONDS
+
+
+@pytest.mark.parametrize("hz", [10, 100])
+def test_cost_of_a_core(benchmark: Any, report: Report, job: Job, tmp_path: Path, hz: int) -> None:
+    sampler = job.watch(hz)
+    time.sleep(2)  # learns the job's functions
+
+    def run() -> float:
+        before = sampler.cost_ns
+        time.sleep(SECONDS)
+        return (sampler.cost_ns - before) * 1e-9 / SECONDS
+
+    share = benchmark.pedantic(run, rounds=1, iterations=1)
+    taken = sum(sample[2] for sample in sampler.unwatch(job.pid)[0] if sample[4] == job.pid)
+    assert taken > 0.8 * hz * SECONDS
+    sampler.hz = 0.0
+    peer = Reference("py-spy record", Measured(share_of_py_spy(job.pid, hz, tmp_path)))
+    what = f"stacks of a training process at {hz} Hz, of a core"
+    report(Figure(what, Unit.SHARE, Measured(share), peer, at_most(BUDGETS[hz])))
+
+
+def test_what_is_added_to_a_step(benchmark: Any, report: Report, job: Job) -> None:
+    sampler = job.watch(0.0)
+
+    def run() -> list[tuple[float, float, float]]:
+        rounds = []
+        for _ in range(ROUNDS):
+            before = job.step_seconds(BLOCK)
+            sampler.hz = 100.0
+            during = job.step_seconds(BLOCK)
+            sampler.hz = 0.0
+            rounds.append((before, during, job.step_seconds(BLOCK)))
+        return rounds
+
+    rounds = benchmark.pedantic(run, rounds=1, iterations=1)
+    step = statistics.median(before for before, _, _ in rounds)
+    ours = summary([2 * during / (before + after) for before, during, after in rounds])
+    nothing = Reference("nothing at all", summary([after / before for before, _, after in rounds]))
+    what = f"added to a step of {step * 1e3:.1f} ms by stacks at 100 Hz"
+    report(Figure(what, Unit.SHARE, ours, nothing))
+
+
+def test_bytes_of_a_sample_on_disk(
+    benchmark: Any, report: Report, job: Job, tmp_path: Path
+) -> None:
+    sampler = _core.StackSampler(100.0)
+    ring = tmp_path / "ring"
+    ring.touch()
+    header = {"pid": job.pid, "start_time": start_time_of(job.pid), "python": job.layout}
+    folder = tmp_path / "rank"
+    folder.mkdir(mode=0o700)
+
+    from haiprof.common.owned_files import Folder
+
+    written = ProcessStacks(sampler, ring, header, Folder.at(folder))
+
+    def run() -> None:
+        until = time.monotonic() + 2 * SECONDS
+        while time.monotonic() < until:
+            time.sleep(1.0)
+            written.collect(0)
+            written.prepare()
+            written.write()
+            written.push()
+        written.close()
+
+    benchmark.pedantic(run, rounds=1, iterations=1)
+    samples = sum(read_table(folder, "stacks")["samples"].to_pylist())
+    size = Measured(sum(file.stat().st_size for file in folder.iterdir()) / samples)
+    report(
+        Figure(
+            "a sampled stack on disk", Unit.BYTES, Measured(size / samples), None, at_most(BYTES)
+        )
+    )
