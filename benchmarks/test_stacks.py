@@ -15,10 +15,12 @@ from typing import Any, Final
 
 import pytest
 from figures import Figure, Measured, Reference, Unit, at_most
+from recording import read_table
 from reporting import Report
 from test_step import summary
 
 from haiprof import _core
+from haiprof.common.owned_files import Folder
 from haiprof.common.process_life import start_time_of
 from haiprof.recorder.stacks import ProcessStacks
 
@@ -152,9 +154,6 @@ def test_bytes_of_a_sample_on_disk(
     header = {"pid": job.pid, "start_time": start_time_of(job.pid), "python": job.layout}
     folder = tmp_path / "rank"
     folder.mkdir(mode=0o700)
-
-    from haiprof.common.owned_files import Folder
-
     written = ProcessStacks(sampler, ring, header, Folder.at(folder))
 
     def run() -> None:
@@ -170,8 +169,4 @@ def test_bytes_of_a_sample_on_disk(
     benchmark.pedantic(run, rounds=1, iterations=1)
     samples = sum(read_table(folder, "stacks")["samples"].to_pylist())
     size = Measured(sum(file.stat().st_size for file in folder.iterdir()) / samples)
-    report(
-        Figure(
-            "a sampled stack on disk", Unit.BYTES, Measured(size / samples), None, at_most(BYTES)
-        )
-    )
+    report(Figure("a sampled stack on disk", Unit.BYTES, size, target=at_most(BYTES)))
