@@ -394,12 +394,25 @@ def stop(
 
 @app.command()
 def flush(
-    job: _Target, timeout: _Patience = 30.0, nodes: _Nodes = "", hostfile: _Hostfile = ""
+    job: _Target,
+    timeout: _Patience = 30.0,
+    stacks: Annotated[
+        float | None,
+        typer.Option(
+            help="Sample stacks that often for --time before.", min=1.0, max=200.0, metavar="HZ"
+        ),
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option("--time", help="Of --stacks, s.", min=0.1, max=600.0, metavar="S")
+    ] = 20.0,
+    nodes: _Nodes = "",
+    hostfile: _Hostfile = "",
 ) -> None:
     """Write everything a job has recorded so far to disk."""
-    from haiprof.cli.flush import flush_job
+    from haiprof.cli.flush import Burst, flush_job
 
-    raise typer.Exit(flush_job(job, timeout, _hosts(nodes, hostfile)))
+    burst = None if stacks is None else Burst(stacks, seconds)
+    raise typer.Exit(flush_job(job, timeout, _hosts(nodes, hostfile), burst))
 
 
 @app.command()

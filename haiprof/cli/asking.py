@@ -6,7 +6,7 @@ Tests: tests/cli/test_ps.py.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from haiprof.cli.process.console import say, spinner
@@ -43,7 +43,11 @@ class Answer(NamedTuple):
 
 
 def ask_job(
-    target: str, request: str, timeout: float, line_of: Callable[[dict[str, Any]], str]
+    target: str,
+    request: str,
+    timeout: float,
+    line_of: Callable[[dict[str, Any]], str],
+    arguments: Mapping[str, Any] | None = None,
 ) -> int:
     """Send a request to every rank of a job; print a line for each, or for equal answers.
 
@@ -52,6 +56,7 @@ def ask_job(
         request: its name.
         timeout: how long each rank may take, s.
         line_of: formats a result as a line, without the rank's name.
+        arguments: of the request.
 
     Returns:
         The exit code: 0; 2: several runs match; 3: a rank did not answer in time; 4: one did
@@ -66,15 +71,20 @@ def ask_job(
         except Ambiguous as error:
             say(str(error))
             return AMBIGUOUS
-        answers = ask_ranks(ranks, request, timeout)
+        answers = ask_ranks(ranks, request, timeout, arguments)
     return print_answers([("", answer) for answer in answers], line_of)
 
 
-def ask_ranks(ranks: Sequence[Process], request: str, timeout: float) -> list[Answer]:
+def ask_ranks(
+    ranks: Sequence[Process],
+    request: str,
+    timeout: float,
+    arguments: Mapping[str, Any] | None = None,
+) -> list[Answer]:
     """Send a request to ranks of this node, to all at once."""
 
     def one(rank: Process) -> Answer:
-        answer = _asked(rank, request, timeout)
+        answer = _asked(rank, request, timeout, arguments)
         if isinstance(answer, ControlError):
             return Answer(rank.name, rank.pid, None, str(answer), answer.reason == "busy")
         return Answer(rank.name, rank.pid, answer)
@@ -116,13 +126,15 @@ def print_answers(
     return code
 
 
-def _asked(rank: Process, request: str, timeout: float) -> dict[str, Any] | ControlError:
+def _asked(
+    rank: Process, request: str, timeout: float, arguments: Mapping[str, Any] | None
+) -> dict[str, Any] | ControlError:
     if rank.state == OUTSIDE:
         text = f"process {rank.pid} is only observed from outside; the command that does so ends it"
         return ControlError("unloaded", text)
     if rank.socket is None:
         return ControlError("unloaded", f"process {rank.pid} has no socket; its stderr says why")
     try:
-        return ask(rank.socket, request, timeout=timeout)
+        return ask(rank.socket, request, arguments, timeout)
     except ControlError as error:
         return error

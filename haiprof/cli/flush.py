@@ -5,19 +5,51 @@ Tests: tests/cli/test_ps.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from haiprof.cli.asking import ask_job
+from haiprof.cli.process.progress import seconds_passing
+
+_TURN_SECONDS = 0.2
 
 
-def flush_job(target: str, timeout: float, hosts: Sequence[str] = ()) -> int:
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """Stacks that are sampled more often before the flush: times a second, and for how long, s."""
+
+    hz: float
+    seconds: float
+
+
+def flush_job(
+    target: str, timeout: float, hosts: Sequence[str] = (), burst: Burst | None = None
+) -> int:
     """Have every rank flush; print a line for each, and return the exit code."""
-    if hosts:
-        from haiprof.cli.hosts.ask import ask_on
 
-        return ask_on(hosts, target, "flush", timeout, _line)
-    return ask_job(target, "flush", timeout, _line)
+    def asked(request: str, line: Any, arguments: Mapping[str, Any] | None = None) -> int:
+        if hosts:
+            from haiprof.cli.hosts.ask import ask_on
+
+            return ask_on(hosts, target, request, timeout, line, arguments)
+        return ask_job(target, request, timeout, line, arguments)
+
+    if burst is not None:
+
+        def sampling(result: dict[str, Any]) -> str:
+            return f"stacks of {result['run']} at {burst.hz:g} Hz for {burst.seconds:g} s"
+
+        code = asked("stacks", sampling, {"hz": burst.hz, "seconds": burst.seconds})
+        if code:
+            return code
+        with seconds_passing("sampling stacks", burst.seconds) as bar:
+            begun = time.monotonic()
+            while (passed := time.monotonic() - begun) < burst.seconds:
+                bar(passed)
+                time.sleep(min(_TURN_SECONDS, burst.seconds - passed))
+    return asked("flush", _line)
 
 
 def _line(result: dict[str, Any]) -> str:

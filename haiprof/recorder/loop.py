@@ -84,6 +84,8 @@ class Recorder:
         self._refused: dict[Path, str] = {}
         self._watched: Life | None = None
         self._kills = MemoryKills()
+        self._stack_hz = stack_hz
+        self._burst = 0.0, 0
         self._stacks = StackSampler(stack_hz)
         self._somebody_ended = False
         self._paused_since: float | None = None
@@ -234,9 +236,16 @@ class Recorder:
             self._go_on(node)
 
     def _keep_pace(self, node: NodeRecorder) -> None:
+        self._pace_stacks()
         before = self._intervals
         if self._look_at_pace() and self._intervals != before:
             node.change_pace(self._intervals, self._processes.values())
+
+    def _pace_stacks(self) -> None:
+        hz, until = self._burst
+        wanted = hz if time.time_ns() < until else self._stack_hz
+        if wanted != self._stacks.hz:
+            self._stacks.hz = wanted
 
     def _look_at_pace(self) -> bool:
         """Adopt the pace that a session has asked for since the last call; False if none has."""
@@ -248,7 +257,9 @@ class Recorder:
             pace = json.loads(self._rings.read(PACE_NAME))
             self._intervals = {str(n): float(s) for n, s in pace["intervals"].items()}
             self._drain_seconds = 1.0 / float(pace["drain_hz"])
-            self._stacks.hz = float(pace["stack_hz"])
+            self._stack_hz = float(pace.get("stack_hz", self._stack_hz))
+            hz, until = pace.get("burst", self._burst)
+            self._burst = float(hz), int(until)
         except FileNotFoundError:
             return False
         except (

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import haiprof
 from recording import process_file, python, read_table, the_recorder, wait_for, wait_recorded
 
 pytestmark = pytest.mark.skipif(
@@ -78,6 +80,37 @@ def test_stacks_are_written_while_the_job_runs_and_by_the_next_recorder(
     assert process_file(folder)["started_ns"] - 2e9 < min(times)
     assert max(times) < process_file(folder)["ended_ns"] + 2e9
     assert 7 in {f["line"] for f in frames.to_pylist() if f["function"] == "early"}
+
+
+def test_a_burst_ends_by_itself(shm: Path, tmp_path: Path) -> None:
+    job = python(JOB, "logs", "5", cwd=tmp_path)
+    run = tmp_path / "logs" / "r"
+    wait_for(lambda: any(stacks_in(folder) for folder in run.glob("*#*")))
+    asked = time.time_ns()
+    done = haiprof("flush", "r", "--stacks", "100", "--time", "2")
+    assert (done.returncode, done.stderr) == (0, "")
+    first, second = done.stdout.splitlines()
+    assert first.endswith("stacks of r at 100 Hz for 2 s")
+    assert second.endswith(f"is in {run}")
+    over = time.time_ns()
+    (folder,) = run.glob("*#*")
+    wait_for(lambda: stacks_in(folder)[-1][1]["start"] > over + 2e9)
+    (tmp_path / "LATE").touch()
+    (tmp_path / "END").touch()
+    assert job.wait(60) == 0
+    wait_recorded(shm)
+    rows = [row for _, row in stacks_in(folder)]
+    burst = [row for row in rows if row["duration"] // row["samples"] == 10_000_000]
+    usual = [row for row in rows if row["duration"] // row["samples"] == 200_000_000]
+    assert len(burst) + len(usual) == len(rows)
+    assert sum(row["samples"] for row in burst) > 40  # of 200, on a busy machine
+    assert min(row["start"] for row in burst) > asked
+    assert any(row["start"] > max(row["start"] for row in burst) for row in usual)
+
+
+def test_a_burst_is_checked(shm: Path, tmp_path: Path) -> None:
+    assert haiprof("flush", "r", "--stacks", "1000").returncode == 2
+    assert haiprof("flush", "no such", "--stacks", "100").returncode == 1
 
 
 def test_without_a_rate_there_are_none(shm: Path, tmp_path: Path) -> None:

@@ -136,6 +136,17 @@ class Session:
             if self.recording:
                 self._ring.write_pace()
 
+    def sample_stacks(self, hz: float, seconds: float) -> None:
+        """Have the recorder sample stacks at this rate for a while, then as before.
+
+        Raises:
+            OSError: the pace cannot be written.
+        """
+        with _lock:
+            self._ring.burst = hz, time.time_ns() + round(seconds * 1e9)
+            if self.recording:
+                self._ring.write_pace()
+
     def later(self, when: float, what: Callable[[Session], None]) -> None:
         """Call ``what(self)`` at a time (CLOCK_MONOTONIC, s), on a thread of its own."""
         self.forget_timer()

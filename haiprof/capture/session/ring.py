@@ -47,6 +47,8 @@ class JobRing:
         self.options = options
         #: The file; None until there is one.
         self.path: Path | None = None
+        #: A higher rate of stacks, per second, and until when: ns UTC.
+        self.burst: tuple[float, int] = (0.0, 0)
         self._place = place
         self._recorder_started = -math.inf
         self._pid = os.getpid()
@@ -159,6 +161,7 @@ class JobRing:
             "intervals": self.options.intervals(),
             "drain_hz": self.options.drain_hz,
             "stack_hz": self.options.stack_hz,
+            "burst": self.burst,
         }
         # A file, for successors too, whichever rank starts them.
         with open_rings(self.dir).replacing(PACE_NAME, f"{PACE_NAME}.{os.getpid()}") as file:

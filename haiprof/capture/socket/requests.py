@@ -165,6 +165,21 @@ def _flush(arguments: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _stacks(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    _known(arguments, ("hz", "seconds"))
+    hz, seconds = arguments.get("hz"), arguments.get("seconds")
+    wrong = OPTIONS["stack_hz"].check(hz)
+    if wrong is not None or not hz:
+        raise Refused(f"hz={hz!r:.80} {wrong or 'must be above 0'}")
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds <= 600:
+        raise Refused("seconds must be a number, above 0 and at most 600")
+    active = recording.active()
+    if active is None or not active.recording:
+        raise Refused("nothing is recorded here, so no stacks are sampled")
+    active.sample_stacks(float(hz), float(seconds))
+    return {"run": active.run, "run_dir": str(active.run_dir)}
+
+
 def _trace(arguments: Mapping[str, Any]) -> dict[str, Any]:
     _known(arguments, tuple(_TRACE))
     given = _checked({_TRACE[name]: value for name, value in arguments.items()})
@@ -200,6 +215,7 @@ _REQUESTS: Final[dict[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
     "start": _start,
     "stop": _stop,
     "flush": _flush,
+    "stacks": _stacks,
     "trace": _trace,
     "set": _set,
 }

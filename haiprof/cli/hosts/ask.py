@@ -6,7 +6,7 @@ matches are of one run, the ranks are asked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from haiprof.cli.asking import AMBIGUOUS, NOBODY, NOT_ALL, Answer, print_answers
@@ -43,6 +43,7 @@ def ask_on(
     request: str,
     timeout: float,
     line_of: Callable[[dict[str, Any]], str],
+    arguments: Mapping[str, Any] | None = None,
 ) -> int:
     """Send a request to every rank of a job on several hosts; print a line per answer.
 
@@ -52,6 +53,7 @@ def ask_on(
         request: its name.
         timeout: how long each rank may take, s.
         line_of: formats a result as a line, without the rank's name.
+        arguments: of the request.
 
     Returns:
         The exit code: that of :func:`haiprof.cli.asking.ask_job`; 1: nothing matches on any host;
@@ -61,6 +63,7 @@ def ask_on(
         KeyboardInterrupt: Ctrl-C; what hosts had answered before is printed.
     """
     task = {"request": request, "target": target, "timeout": timeout}
+    task["arguments"] = dict(arguments or {})
     with Hosts(hosts, _MODULE, task) as everyone:
         with spinner(f"{request} {target}"):
             answered = _those_that_say("found", everyone)

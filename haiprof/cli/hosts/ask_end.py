@@ -44,4 +44,4 @@ def _obey(task: dict[str, Any], control: int, send: Callable[..., None]) -> None
         os._exit(0)  # what a rank has not begun is then not done
 
     threading.Thread(target=hear, daemon=True).start()
-    send(answers=ask_ranks(ranks, task["request"], task["timeout"]))
+    send(answers=ask_ranks(ranks, task["request"], task["timeout"], task["arguments"]))
