@@ -416,6 +416,29 @@ class Analyzer:
         """
         return self._traced.differences(_later(after)._traced, rank, of=of)
 
+    def stack_changes(
+        self,
+        after: Analyzer,
+        rank: int | None = None,
+        *,
+        by: Literal["line", "function"] = "function",
+    ) -> pl.DataFrame:
+        """Return in which functions a step spends more or less time in a later run.
+
+        Columns: ``rank``, ``function``, ``file``, ``line`` (null by function), ``before``,
+        ``after``, ``difference`` and its standard ``error`` (ns a step), ``before_samples``,
+        ``after_samples``, ``verdict``: ``slower``, ``faster`` or ``no difference shown``. Of the
+        training thread's sampled stacks; what became slower comes first.
+
+        Raises:
+            HaiprofError: a run has no such rank.
+
+        Example:
+            >>> run.stack_changes(run)["verdict"].unique().to_list()
+            ['no difference shown']
+        """
+        return self._recorded.stack_changes(_later(after)._recorded, rank, by=by)
+
     def headline(self) -> list[str]:
         """Return the three most important lines about this run; computed once, then kept.
 

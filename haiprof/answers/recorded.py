@@ -27,7 +27,7 @@ from haiprof.findings.endings import failure
 from haiprof.runs import ROLE_NODE, ROLE_RANK, Process
 from haiprof.sources import tables
 from haiprof.views.intervals import Times
-from haiprof.views.run import evidence
+from haiprof.views.run import evidence, stack_changes
 from haiprof.views.run import gpus as gpu_views
 from haiprof.views.run import graphs as graph_views
 from haiprof.views.run import kernels as kernel_views
@@ -327,6 +327,30 @@ class RecordedAnswers:
         found = self._ranks.frames(read, self._ranks.jobs(rank), stack_views.FLAME_SCHEMA)
         self._phases_known(phases, found.height > 0)
         return found
+
+    def stack_changes(
+        self, after: RecordedAnswers, rank: int | None = None, *, by: stack_views.By = "function"
+    ) -> pl.DataFrame:
+        """Return what a step of each rank spends in which function, before and after.
+
+        Of the training thread, by sampled stacks. See
+        :func:`haiprof.views.run.stack_changes.changes`.
+        """
+        asked.one_of("by", by, stack_views.BY)
+        work = functools.partial(stack_answers.step_parts, by=by)
+        found: list[dict[int | None, pl.DataFrame]] = []
+        for answers in (self, after):
+            of_rank: dict[int | None, pl.DataFrame] = {}
+            ranks = [p for p in answers._ranks.jobs(rank) if p.role == ROLE_RANK]
+            for process, read in answers._ranks.map(work, ranks):
+                answers._ranks.note(read.problems)
+                of_rank[process.rank] = read.frame  # of several attempts the last one
+            found.append(of_rank)
+        frames = [pl.DataFrame(schema={"rank": pl.Int64(), **stack_changes.CHANGES_SCHEMA})]
+        for number in sorted(set(found[0]) & set(found[1]), key=lambda n: -1 if n is None else n):
+            rows = stack_changes.changes(found[0][number], found[1][number])
+            frames.append(rows.select(pl.lit(number, pl.Int64()).alias("rank"), pl.all()))
+        return pl.concat(frames)
 
     def _phases_known(self, phases: Collection[str] | None, found: bool) -> None:
         """Check that the run has these phases, where nothing was found of them."""

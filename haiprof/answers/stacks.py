@@ -13,7 +13,9 @@ from haiprof import schema
 from haiprof.answers.one_process import read_phase_spans
 from haiprof.runs import Process
 from haiprof.sources import tables
+from haiprof.views.run import stack_changes
 from haiprof.views.run import stacks as stack_views
+from haiprof.views.run import steps as step_views
 
 
 def stacks(
@@ -36,6 +38,15 @@ def flame(
     read, tree = _placed(process, phases, threads)
     draw = stack_views.flame_by_phase if by_phase else stack_views.flame
     read.frame = draw(read.frame, tree, by)
+    return read
+
+
+def step_parts(process: Process, by: stack_views.By) -> tables.Read:
+    """Return what the steps of one process spend in each function, or line, of their thread."""
+    read, tree = _placed(process, None, "training")
+    steps = step_views.steps(read_phase_spans(process).frame)
+    mean = float(steps["duration"].to_numpy().mean()) if steps.height else None
+    read.frame = stack_changes.parts(read.frame, tree, mean, by)
     return read
 
 
