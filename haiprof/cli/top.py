@@ -41,6 +41,7 @@ def top(what: str | None, hz: float, once: bool) -> None:
     try:
         with Terminal(console) as terminal:
             while True:
+                job.shows_places = terminal.places
                 job.look(reading)
                 width, height = _size()
                 console.width = width

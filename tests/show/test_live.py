@@ -12,6 +12,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 from runs import (
+    FRAMES,
     MS,
     SECOND,
     T0,
@@ -23,6 +24,7 @@ from runs import (
     node_samples,
     sample,
     span,
+    stack,
     steady,
     with_sockets,
     write_live,
@@ -449,3 +451,30 @@ def test_a_thousand_ranks_are_read_in_turns(tmp_path: Path) -> None:
     assert "1000 ranks on 1 node" in lines[1]
     assert "slowest rank 999 21 ms, fastest rank 0 11 ms" in row(lines, "skew")
     assert min(took[3:]) < 0.3  # whatever else the machine does only adds to it
+
+
+def test_where_each_rank_is_shows_when_it_is_asked_for(tmp_path: Path) -> None:
+    run = live_run(tmp_path / "run", ranks=2)
+    library = "/v/lib/python3.11/site-packages/torch/nn.py"
+    frames: list[dict[str, object]] = [
+        *FRAMES,
+        {"id": 4, "parent": 2, "function": "linear", "file": library, "line": 7},
+    ]
+    for rank, node in enumerate((1, 4)):
+        folder = run / f"n0#{rank}"
+        write_live(folder, schema.SPANS, [loop(3)])
+        write_live(folder, schema.FRAMES, [frames])
+        pid = 1000 + rank
+        main = {"process": pid, "thread": pid}
+        rows = [stack(0, 3, **main), stack(900, node, **main), stack(950, 3, process=pid)]
+        write_live(folder, schema.STACKS, [rows])
+    watched = job(run)
+    assert " at " not in "".join(drawn(watched, 120))
+    watched.shows_places = True
+    watched.look(float("inf"))
+    lines = drawn(watched, 140)
+    assert any(line.rstrip().find("load (data.py:88)") > 0 for line in lines)
+    assert any("model.py:12 in linear (torch/nn.py:7)" in line for line in lines)
+    assert all(len(line) <= 60 for line in drawn(watched, 60))
+    watched.shows_places = False
+    assert "load (data.py:88)" not in "".join(drawn(watched, 140))

@@ -70,7 +70,7 @@ def lines(
     foot = _foot(job, others, width)
     room = height - len(top) - len(foot)
     nodes = _nodes(job, width, max(1, min(room - 3, max(2, height // _NODES_SHARE))))
-    table = _table(ranks, width, room - len(nodes))
+    table = _table(ranks, width, room - len(nodes), job.shows_places)
     drawn = [*top, *table, *nodes]
     if fill:
         drawn += [Text()] * (height - len(drawn) - len(foot))
@@ -294,14 +294,16 @@ class _Column(NamedTuple):
     cell: Callable[[_Rank], Text | str | None]
     #: Minimum width of the terminal for this column.
     from_width: int = 0
+    #: Whether its texts may end where the terminal does.
+    may_be_cut: bool = False
 
 
-def _table(ranks: Sequence[_Rank], width: int, room: int) -> list[Text]:
+def _table(ranks: Sequence[_Rank], width: int, room: int, places: bool) -> list[Text]:
     if not ranks or room < 2:
         return []
     worst = sorted(ranks, key=lambda rank: rank.order)
     shown = worst if len(worst) <= room - 1 else worst[: max(0, room - 2)]
-    columns = _columns(ranks, 16 if width < 120 else 24)
+    columns = _columns(ranks, 16 if width < 120 else 24, places)
     shown_columns: list[tuple[str, list[Text]]] = []
     used = 0
     for column in columns:
@@ -312,6 +314,8 @@ def _table(ranks: Sequence[_Rank], width: int, room: int) -> list[Text]:
             continue  # columns without any value are not shown
         texts = [c if isinstance(c, Text) else Text("-" if c is None else c) for c in cells]
         wide = max([len(column.title), *(text.cell_len for text in texts)])
+        if column.may_be_cut:
+            wide = min(wide, max(width - used, len(column.title)))
         if used + wide > width:
             break
         used += wide + 2
@@ -328,7 +332,13 @@ def _table(ranks: Sequence[_Rank], width: int, room: int) -> list[Text]:
     return drawn
 
 
-def _columns(ranks: Sequence[_Rank], bar: int) -> list[_Column]:
+def _place(rank: _Rank) -> str | None:
+    places = rank.watched.places
+    text = None if places is None else places.text
+    return None if text is None else printable(text)
+
+
+def _columns(ranks: Sequence[_Rank], bar: int, places: bool) -> list[_Column]:
     fastest = min((rank.mean for rank in ranks if rank.mean), default=None)
     several = len(ranks) > 1
     nodes = len({rank.watched.process.node for rank in ranks}) > 1
@@ -376,6 +386,7 @@ def _columns(ranks: Sequence[_Rank], bar: int) -> list[_Column]:
         _Column("1 min", lambda rank: _worded(rank.mean, milliseconds)),
         _Column("slower", above),
         _Column("phases", lambda rank: _bar(rank.spent, bar) if rank.spent else None),
+        *([_Column("at", _place, may_be_cut=True)] if places else []),
         _Column("cpu", lambda rank: _worded(rank.one("proc.cpu.percent"), _percent)),
         _Column("memory", lambda rank: _worded(rank.one("proc.rss.bytes"), size)),
         _Column("gpu", gpu("gpu.util.percent", False, _percent)),
@@ -537,6 +548,7 @@ def _wrapped(name: str, fields: Sequence[str], width: int, most: int) -> list[Te
 
 def _fit(text: Text, width: int) -> Text:
     fitted = text.copy()
+    fitted.truncate(width, overflow="ellipsis")
     fitted.pad_left(max(0, width - text.cell_len))
     return fitted
 

@@ -18,6 +18,7 @@ from haiprof.errors import HaiprofError
 from haiprof.findings.endings import failed, interrupted
 from haiprof.runs import ROLE_NODE, ROLE_RANK, Process
 from haiprof.show.live.history import TREND_SECONDS, StepHistory, Values
+from haiprof.show.live.places import Places
 from haiprof.sources.follow import NO_TEXT, FolderFollower, Part, Wanted
 from haiprof.sources.own import is_process_folder, read_process, read_run
 
@@ -70,6 +71,8 @@ class Watched:
     #: Records that its ring had lost when it was last written.
     lost: int = 0
     event: Event | None = None
+    #: Where it is; None: nobody wants to see that.
+    places: Places | None = None
     #: When it was last read, and when that last gave something new (time.monotonic).
     asked: float = 0.0
     grown: float | None = None
@@ -116,6 +119,8 @@ class Job:
         self.folder = folder
         self.run = read_run(folder)
         self._recorder_lives = recorder_lives
+        #: Whether to read where each rank is.
+        self.shows_places = False
         self.watched: dict[Path, Watched] = {}
         #: Folder -> the line that says why it is left out.
         self._refused: dict[Path, str] = {}
@@ -195,6 +200,9 @@ class Job:
             if process != watched.process:
                 watched.process = process
                 self._gpus_known = False
+        if self.shows_places and watched.process.role != ROLE_NODE:
+            watched.places = watched.places or Places(watched.process.folder)
+            watched.places.read()
         for part in new.get("spans", ()):
             watched.steps.add(part)
         for part in new.get("samples", ()):

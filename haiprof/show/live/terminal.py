@@ -19,8 +19,9 @@ from typing import Any, Final
 from rich.console import Console
 from rich.text import Text
 
-#: Keys that quit.
+#: Keys that quit; and that show or hide where each rank is.
 _LEAVE: Final = frozenset(b"qQ\x03\x04")
+_PLACES: Final = frozenset(b"sS")
 _SIGNALS: Final = (
     signal.SIGWINCH, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP, signal.SIGCONT,
 )  # fmt: skip
@@ -52,6 +53,8 @@ class Terminal:
         self._modes: list[Any] | None = None
         self._handlers: dict[int, Any] = {}
         self._left = False
+        #: Whether to show where each rank is, as somebody has pressed.
+        self.places = False
 
     def __enter__(self) -> Terminal:
         """Take the screen over."""
@@ -136,6 +139,9 @@ class Terminal:
                     return False
                 if not pressed or _LEAVE & set(pressed):
                     return False
+                if _PLACES & set(pressed):
+                    self.places = not self.places
+                    return True
                 continue
             if not ready:
                 return True
