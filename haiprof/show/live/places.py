@@ -50,8 +50,9 @@ class Places:
 
     @property
     def text(self) -> str | None:
-        """The job's own line that the main thread was at last, and what that had called; None: not
-        known.
+        """The job's own line that the main thread was at last, and what that had called.
+
+        None: not known.
         """
         if self._newest is None or self._newest[1] not in self._nodes:
             return None
