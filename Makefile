@@ -35,7 +35,8 @@ test-peers: $(VENV)/installed  ## torch-tb-profiler, HTA, Megatron and DeepSpeed
 	$(BIN)/pytest tests/peers -m peers
 
 test-pythons: $(VENV)/installed  ## jobs of other Pythons, free-threaded too; builds for each that is here
-	$(BIN)/pytest tests/control/test_pythons.py tests/beside/test_free_threaded.py -m pythons
+	$(BIN)/pytest -m pythons tests/control/test_pythons.py tests/beside/test_free_threaded.py \
+	  tests/stacks/test_pythons.py
 
 gpu-wheel:       ## haiprof for the machine of tests/gpu/run.sh, and what that lacks: build/gpu-wheel
 	$(PYTHON) tests/gpu/wheel.py build/gpu-wheel

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from figures import Figure, Measured, Reference, Unit, at_most
+from figures import Figure, Measured, Reference, Unit, added_at_most, at_most
+from processes import own_mib
 from recording import read_table
 from reporting import Report
 from test_step import summary
@@ -48,6 +49,23 @@ while True:
     training.steps(1)
     count.value += 1
 """
+
+
+#: Makes functions all the time, and drops them: their code objects lie where others lay.
+MAKES = """
+import time
+from haiprof import _core
+print(_core.python_layout().hex(), flush=True)
+number = 0
+while True:
+    number += 1
+    names = {}
+    exec(f"def made_{number}(now, end):\\n    while now() < end: pass", names)
+    names[f"made_{number}"](time.perf_counter, time.perf_counter() + 0.0002)
+"""
+#: Stacks to read of it, and when memory is looked at first.
+MANY: Final = 1_000_000
+FIRST: Final = 100_000
 
 
 class Job:
@@ -170,3 +188,28 @@ def test_bytes_of_a_sample_on_disk(
     samples = sum(read_table(folder, "stacks")["samples"].to_pylist())
     size = Measured(sum(file.stat().st_size for file in folder.iterdir()) / samples)
     report(Figure("a sampled stack on disk", Unit.BYTES, size, target=at_most(BYTES)))
+
+
+@pytest.mark.soak
+def test_a_million_stacks_of_a_job_that_makes_functions(benchmark: Any, report: Report) -> None:
+    process = subprocess.Popen([sys.executable, "-c", MAKES], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    reader = _core.PythonStacks(process.pid, bytes.fromhex(process.stdout.readline()))
+
+    def run() -> list[float]:
+        memory = []
+        for number in range(MANY):
+            reader.take()
+            if number + 1 in (FIRST, MANY):
+                memory.append(own_mib(os.getpid()) * 2**20)
+        return memory
+
+    try:
+        first, last = benchmark.pedantic(run, rounds=1, iterations=1)
+    finally:
+        process.kill()
+        process.communicate()
+    benchmark.extra_info.update(torn=reader.torn)
+    after = Reference(f"after {FIRST:,}", Measured(first))
+    what = f"memory after {MANY:,} stacks of a job that makes functions, {reader.torn:,} torn"
+    report(Figure(what, Unit.BYTES, Measured(last), after, added_at_most(8 * 2**20)))

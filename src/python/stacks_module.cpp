@@ -72,6 +72,7 @@ class PythonStacks {
     Answer answer{};
     {
       const Unlocked unlocked;
+      if (functions_.all().size() > kMostFunctions) functions_.clear();
       answer = stacks_.take(found);
     }
     switch (answer) {
@@ -101,6 +102,9 @@ class PythonStacks {
   std::uint64_t torn() const { return stacks_.torn(); }
 
  private:
+  // Until all are forgotten: a job may make functions all the time.
+  static constexpr std::size_t kMostFunctions = 1 << 15;
+
   stacks::Functions functions_;
   stacks::PythonStacks stacks_;
 };
