@@ -73,6 +73,7 @@ def _findings(access: Access) -> Iterator[Finding]:
         job.start_file,
         job.gpu_kernels,
         reach.attach,
+        reach.stacks,
         itself.left_over,
         container_around,
         host_sources,

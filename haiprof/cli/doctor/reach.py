@@ -1,20 +1,22 @@
-"""Whether jobs that run can be attached to: tried out on a process of our own.
+"""Whether jobs that run can be attached to, and their stacks read: tried on a process of our own.
 
 Tests: tests/cli/test_doctor_container.py.
 """
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Final
 
 from haiprof.cli.doctor import given, rights
-from haiprof.cli.doctor.finding import BROKEN, DENIED, OK, Finding
+from haiprof.cli.doctor.finding import ABSENT, BROKEN, DENIED, OK, Finding
 from haiprof.common.places import in_container
 
 _WHAT: Final = "attach"
+_STACKS: Final = "stacks"
 #: How long the code may take to run, s.
 _SECONDS: Final = 10.0
 _PROGRAM: Final = "import time\nprint(flush=True)\nwhile True: time.sleep(0.01)"
@@ -24,6 +26,44 @@ def attach() -> Iterator[Finding]:
     """Run code in a Python process, as ``haiprof attach`` does."""
     from haiprof.control.inject import NotReachedError, run_in
 
+    try:
+        with _target() as pid:
+            ran = run_in(pid, "pass", _SECONDS)
+    except NotReachedError as error:
+        reason, _, fix = str(error).partition(": ")[2].partition("; ")
+        denied = error.reason in ("permission", "seccomp")
+        yield Finding(_WHAT, DENIED if denied else BROKEN, reason, fix or "haiprof run")
+        return
+    scope = rights.yama()
+    if scope > 0 and "SYS_PTRACE" not in rights.effective():
+        fix = str(given.PTRACE) if in_container() else "attach as root, or set it to 0"
+        found = f"kernel.yama.ptrace_scope is {scope}: only who started a job may attach to it"
+        yield Finding(_WHAT, DENIED, found, f"{fix}; a job under haiprof run needs neither")
+        return
+    how = "sys.remote_exec" if ran.way == "remote_exec" else "ptrace"
+    yield Finding(_WHAT, OK, f"code can be run in a running Python process ({how})")
+
+
+def stacks() -> Iterator[Finding]:
+    """Read the Python stacks of a process, as the recorder and ``haiprof stacks`` do."""
+    from haiprof import _core
+
+    try:
+        _core.python_layout()
+        with _target() as pid:
+            _core.PythonStacks(pid, _core.layout_of(pid)).take()
+    except PermissionError as error:
+        yield Finding(_STACKS, DENIED, str(error), str(given.PTRACE))
+    except (RuntimeError, OSError, ValueError) as error:
+        fix = "CPython 3.10 to 3.13 with the GIL"
+        yield Finding(_STACKS, ABSENT, f"Python stacks are not sampled: {error}", fix)
+    else:
+        yield Finding(_STACKS, OK, "Python stacks of running processes can be read")
+
+
+@contextlib.contextmanager
+def _target() -> Iterator[int]:
+    """Start a Python process that loops; yield its pid."""
     with subprocess.Popen(
         [sys.executable, "-S", "-E", "-c", _PROGRAM],
         stdin=subprocess.DEVNULL,
@@ -33,19 +73,6 @@ def attach() -> Iterator[Finding]:
         try:
             assert target.stdout is not None
             target.stdout.readline()
-            ran = run_in(target.pid, "pass", _SECONDS)
-        except NotReachedError as error:
-            reason, _, fix = str(error).partition(": ")[2].partition("; ")
-            denied = error.reason in ("permission", "seccomp")
-            yield Finding(_WHAT, DENIED if denied else BROKEN, reason, fix or "haiprof run")
-            return
+            yield target.pid
         finally:
             target.kill()
-    scope = rights.yama()
-    if scope > 0 and "SYS_PTRACE" not in rights.effective():
-        fix = str(given.PTRACE) if in_container() else "attach as root, or set it to 0"
-        found = f"kernel.yama.ptrace_scope is {scope}: only who started a job may attach to it"
-        yield Finding(_WHAT, DENIED, found, f"{fix}; a job under haiprof run needs neither")
-        return
-    how = "sys.remote_exec" if ran.way == "remote_exec" else "ptrace"
-    yield Finding(_WHAT, OK, f"code can be run in a running Python process ({how})")
