@@ -355,8 +355,11 @@ class RecordedAnswers:
     def _phases_known(self, phases: Collection[str] | None, found: bool) -> None:
         """Check that the run has these phases, where nothing was found of them."""
         if phases is not None and not found:
-            names = functools.partial(self._values, schema.SPANS, "name")
-            asked.present(self._ranks.where, "phase", phases, [], names)
+
+            def known() -> set[str]:
+                return set(self.phases()["name"].cast(pl.String).unique())
+
+            asked.present(self._ranks.where, "phase", phases, [], known)
 
     def sql(self, question: str) -> pl.DataFrame:
         """Return the answer to a question in SQL over the tables of all processes.

@@ -424,6 +424,8 @@ def _ends(part: Part) -> npt.NDArray[np.int64]:
     columns = part.columns
     if "time" in columns:
         return columns["time"]
+    if "start" not in columns:  # of frames: their numbers only grow, as times do
+        return columns["id"].astype(np.int64)
     ends: npt.NDArray[np.int64] = columns["start"] + columns["duration"]
     return ends
 

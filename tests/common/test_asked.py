@@ -59,12 +59,14 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
     ],
     "kernel": [(3, "a text")],
     "factor": [(-1, "from 0 to 1"), (2, "from 0 to 1"), ("x", "0 to 1"), (math.nan, "0 to 1")],
+    "phase": [("forwrd", "did you mean 'forward'?"), (3, "a list of texts")],
+    "threads": [("trainin", "did you mean 'training'?"), (3, "valid:")],
     "keep": [({"names": ["x"]}, "did you mean 'name'?")],
 }
 #: What is on or off, an object of this library that was handed out before, or a function.
 ANYTHING = {
     "compat", "drop_last_step", "executor", "told", "on_bytes", "process", "processes", "table",
-    "frame", "work", "whose", "problems",
+    "frame", "work", "whose", "problems", "by_phase",
 }  # fmt: skip
 #: These words are of another method than the first that has such a parameter.
 SPECIAL: dict[tuple[str, str], list[tuple[Any, str]]] = {
@@ -72,6 +74,8 @@ SPECIAL: dict[tuple[str, str], list[tuple[Any, str]]] = {
     ("device_spans", "category"): [("phse", "did you mean 'phase'?"), (3, "a list of texts")],
     ("device_spans", "name"): [("forwrd", "did you mean 'forward'?"), (3, "a list of texts")],
     ("spans", "name"): [("aten::mmm", "did you mean 'aten::mm'?"), (3, "a list of texts")],
+    ("flame", "by"): [("lin", "did you mean 'line'?"), (3, "valid:")],
+    ("stack_changes", "by"): [("lin", "did you mean 'line'?"), (3, "valid:")],
     ("idle", "by"): [("caus", "did you mean 'cause'?"), (3, "valid:")],
     ("what_if", "kind"): [("comput", "did you mean 'computation'?"), (3, "valid:")],
     ("flames", "of"): [("pythn", "did you mean 'python'?"), (3, "valid:")],
@@ -110,10 +114,10 @@ def test_a_wrong_argument_is_one_line_that_says_what_there_is(
     assert (method, parameter) in SPECIAL or parameter in WRONG, (
         f"{method}({parameter}=): say in WRONG what it cannot be, or that it can be anything"
     )
-    of_recorded = {"samples", "events", "device_spans", "read"}
+    of_recorded = {"samples", "events", "device_spans", "read", "stacks", "flame", "stack_changes"}
     run = recorded if method in of_recorded else traced
     needed: dict[str, Any] = {}
-    if method in ("compare", "differences"):
+    if method in ("compare", "differences", "stack_changes"):
         needed["after"] = run
     if method == "read":
         needed |= {"process": run.run.processes[0], "table": schema.SPANS, "columns": ["name"]}

@@ -396,12 +396,13 @@ def test_counters_of_an_older_ring_are_missing_and_the_rest_is_read(shm: Path) -
     )
     with ring.open("r+b") as file:
         file.seek(10)
-        assert file.read(2) == b"\6\0"  # layout 1.6
+        assert file.read(2) == b"\7\0"  # layout 1.7
         size = int.from_bytes(file.read(4), "little")
+        older = 2240  # where SuperBlock::counter_offset is
         file.seek(10)
-        file.write(b"\2\0" + (size - 64).to_bytes(4, "little"))
-        file.seek(size - 64)
-        file.write(bytes(64))
+        file.write(b"\2\0" + older.to_bytes(4, "little"))
+        file.seek(older)
+        file.write(bytes(size - older))
     reader = _core.RingReader(str(ring))
     assert reader.header["layout"] == "1.2"
     assert reader.take() == 1

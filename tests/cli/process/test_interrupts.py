@@ -42,6 +42,34 @@ def test_a_wait_ends_with_ctrl_c() -> None:
     assert err.endswith("KeyboardInterrupt\n")
 
 
+CALLED_BACK = """
+import os, signal, time
+from haiprof.cli.process.interrupts import interruptible
+interruptible()
+import polars
+def called(value):
+    os.kill(os.getpid(), signal.SIGINT)
+    until = time.monotonic() + 0.5
+    while time.monotonic() < until:
+        pass
+    return value
+try:
+    found = polars.Series([1, 2]).map_elements(called, return_dtype=polars.Int64)
+    print(found.to_list(), flush=True)
+    time.sleep(60)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+def test_called_back_from_polars_nothing_panics_and_the_interrupt_comes_afterwards() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CALLED_BACK], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1] == "interrupted"
+
+
 @pytest.fixture
 def hears_ctrl_c() -> Iterator[None]:
     """Have Ctrl-C interrupt this process: a test runner's may have it ignored."""
