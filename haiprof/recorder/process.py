@@ -103,7 +103,9 @@ class RecordedProcess:
         self._lost_before = {c: n for c, n in before.lost.items() if c in _READERS_CAUSES}
         self._tables = RingTables()
         self._writers: dict[str, TableWriter] = {}
-        self._stacks = ProcessStacks(stacks, ring, header, self.files)
+        sampled = (known or {}).get("stacks")
+        earlier = sampled if isinstance(sampled, dict) else None
+        self._stacks = ProcessStacks(stacks, ring, header, self.files, earlier)
         self._events = RowTable(schema.EVENTS)
         self._events_writer = TableWriter(self.files, schema.EVENTS)
         self._rows = 0

@@ -16,6 +16,8 @@ from haiprof.recorder.tables import RowTable
 log = logging.getLogger(__name__)
 
 _UNKNOWN: Final = "stacks are read of CPython 3.10 to 3.13 with the GIL, and this is another Python"
+#: What is counted, see :meth:`StackSampler.counts`.
+_COUNTS: Final = ("torn", "dropped", "cut")
 _NOT_IT: Final = "its process had ended, or runs as another user"
 
 
@@ -23,7 +25,12 @@ class ProcessStacks:
     """Takes what was sampled of a process, and writes it."""
 
     def __init__(
-        self, sampler: StackSampler | None, ring: Path, header: Mapping[str, Any], files: Folder
+        self,
+        sampler: StackSampler | None,
+        ring: Path,
+        header: Mapping[str, Any],
+        files: Folder,
+        before: Mapping[str, Any] | None = None,
     ) -> None:
         """Begin to sample it.
 
@@ -32,29 +39,40 @@ class ProcessStacks:
             ring: its file, whose owner the process must have, too.
             header: of its ring.
             files: the folder of its tables.
+            before: what :meth:`described` of an earlier recorder returned.
         """
         self._sampler = sampler
         self._pid: int = header["pid"]
         self._problem = ""
-        self._counts: dict[str, Any] = {"torn": 0, "dropped": 0, "cut": 0}
-        self._hz = 0.0 if sampler is None else sampler.hz
+        self._before = _of_earlier(before)
+        self._counts = dict.fromkeys(_COUNTS, 0)
+        self._hz = self._before["hz"] if sampler is None else sampler.hz
         self._tables = {table.name: RowTable(table) for table in (schema.FRAMES, schema.STACKS)}
         # Frames first: what names them comes behind.
         self._writers = {name: TableWriter(files, schema.TABLES[name]) for name in self._tables}
-        if sampler is None:
-            return
-        if header["python"] is None:
-            self._problem = _UNKNOWN
-        elif not sampler.watch(
-            self._pid,
-            header["start_time"],
-            ring.stat().st_uid,
-            header["python"],
-            rows_on_disk(files, schema.FRAMES),
-        ):
-            self._problem = _NOT_IT
-        if self._problem:
+        if sampler is not None:
+            self._problem = self._watch(sampler, ring, header, files) or ""
+            # Of one that an earlier recorder has sampled to its end nothing is missing.
+            self._problem = "" if before and self._problem == _NOT_IT else self._problem
+
+    def _watch(
+        self, sampler: StackSampler, ring: Path, header: Mapping[str, Any], files: Folder
+    ) -> str | None:
+        """Have it sampled; return why it is not."""
+        layout = header["python"]
+        if layout is None:
+            why: str | None = _UNKNOWN
+        else:
+            first = rows_on_disk(files, schema.FRAMES)
+            try:
+                owner, started = ring.stat().st_uid, header["start_time"]
+                is_it = sampler.watch(self._pid, started, owner, layout, first)
+                why = None if is_it else _NOT_IT
+            except ValueError as error:
+                why = f"its ring describes no Python: {error}"
+        if why is not None:
             self._sampler = None
+        return why
 
     @property
     def rows(self) -> int:
@@ -68,7 +86,8 @@ class ProcessStacks:
 
     def described(self) -> dict[str, Any]:
         """Return what ``process.json`` says of them: counts, and why there are none."""
-        return {"hz": self._hz, **self._counts, "problem": self._problem or None}
+        counts = {name: self._before[name] + count for name, count in self._counts.items()}
+        return {"hz": self._hz, **counts, "problem": self._problem or None}
 
     def collect(self, utc_offset_ns: int | None, *, last: bool = False) -> None:
         """Take what was sampled since.
@@ -82,7 +101,7 @@ class ProcessStacks:
         self._hz = self._sampler.hz
         counts = self._sampler.counts(self._pid)
         self._problem = counts["problem"]
-        self._counts = {name: counts[name] for name in self._counts}
+        self._counts = {name: counts[name] for name in _COUNTS}
         take = self._sampler.unwatch if last else self._sampler.take
         samples, nodes = take(self._pid)
         if last:
@@ -134,3 +153,11 @@ class ProcessStacks:
         """
         for writer in self._writers.values():
             writer.close()
+
+
+def _of_earlier(known: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return rate and counts of an earlier recorder, 0 where a file does not have them."""
+    known = known or {}
+    counts = {name: count if type(count := known.get(name)) is int else 0 for name in _COUNTS}
+    hz = known.get("hz")
+    return {"hz": float(hz) if isinstance(hz, (int, float)) else 0.0, **counts}

@@ -97,6 +97,15 @@ def check_recorded(run: Path) -> None:
     samples = Analyzer(run).samples()
     kinds = {metric.partition(".")[0] for metric in samples["metric"].cast(str)}
     assert {"proc", "cpu", "mem"} <= kinds
+    (rank,) = (p for p in Analyzer(run).run.processes if p.stacks is not None)
+    assert rank.stacks is not None
+    if rank.stacks.problem:
+        assert "another Python" in rank.stacks.problem
+        return
+    stacks = Analyzer(run).stacks()
+    assert set(stacks["function"]) >= {"<module>"}
+    # Where the program sleeps, or does what it does there.
+    assert set(stacks.filter(function="<module>")["line"]) <= set(range(5, 13))
 
 
 def test_with_the_haiprof_of_that_python(python: Python, shm: Path, tmp_path: Path) -> None:

@@ -13,6 +13,11 @@ import pytest
 from commands import haiprof
 from recording import process_file, python, read_table, the_recorder, wait_for, wait_recorded
 
+from haiprof._core import StackSampler, python_layout
+from haiprof.common.owned_files import Folder
+from haiprof.common.process_life import start_time_of
+from haiprof.recorder.stacks import ProcessStacks
+
 pytestmark = pytest.mark.skipif(
     sys.version_info >= (3, 14), reason="the layout of this Python is not known"
 )
@@ -81,6 +86,36 @@ def test_stacks_are_written_while_the_job_runs_and_by_the_next_recorder(
     assert process_file(folder)["started_ns"] - 2e9 < min(times)
     assert max(times) < process_file(folder)["ended_ns"] + 2e9
     assert 7 in {f["line"] for f in frames.to_pylist() if f["function"] == "early"}
+
+
+def test_what_an_earlier_recorder_counted_stays(tmp_path: Path) -> None:
+    (tmp_path / "ring").touch()
+    header = {"pid": 1, "start_time": 0, "python": None}
+    folder = Folder.at(tmp_path)
+    before = {"hz": 10.0, "torn": 3, "dropped": 0, "cut": 1, "problem": None}
+    taken_over = ProcessStacks(None, tmp_path / "ring", header, folder, before)
+    assert taken_over.described() == before
+    damaged = ProcessStacks(None, tmp_path / "ring", header, folder, {"hz": "x", "torn": None})
+    assert damaged.described() == {
+        "hz": 0.0, "torn": 0, "dropped": 0, "cut": 0, "problem": None,
+    }  # fmt: skip
+
+
+def test_why_there_are_none_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "ring").touch()
+    folder, sampler = Folder.at(tmp_path), StackSampler(10.0)
+    started = {"pid": os.getpid(), "start_time": start_time_of(os.getpid())}
+    layout = python_layout()
+    for header, why in (
+        ({**started, "python": None}, "another Python"),
+        ({**started, "python": layout, "start_time": 1}, "its process had ended"),
+        ({**started, "python": layout[:100].ljust(len(layout), b"\xff")}, "describes no Python"),
+        ({**started, "python": layout[:-1]}, "describes no Python"),
+    ):
+        stacks = ProcessStacks(sampler, tmp_path / "ring", header, folder)
+        assert why in stacks.described()["problem"]
+        stacks.collect(0, last=True)
+        assert stacks.rows == 0
 
 
 def test_a_burst_ends_by_itself(shm: Path, tmp_path: Path) -> None:
