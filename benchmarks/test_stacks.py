@@ -40,7 +40,8 @@ JOB = """
 import ctypes, mmap, sys
 from haiprof import _core
 from trainer import Training
-shared = mmap.mmap(open(sys.argv[1], "r+b").fileno(), 8)
+with open(sys.argv[1], "r+b") as file:
+    shared = mmap.mmap(file.fileno(), 8)
 count = ctypes.c_uint64.from_buffer(shared)
 training = Training()
 training.steps(20)

@@ -131,7 +131,7 @@ py::tuple taken(const stacks::Taken& what) {
 }
 
 py::tuple thread_state(pid_t pid, std::uint32_t thread) {
-  const stacks::ThreadStates threads(pid);
+  stacks::ThreadStates threads(pid);
   const stacks::State state = threads.state(thread);
   const bool waits = state == stacks::State::waiting || state == stacks::State::uninterruptible;
   const std::string channel = waits ? threads.waits_in(thread) : std::string();

@@ -116,7 +116,9 @@ PythonStacks::Answer PythonStacks::take(std::vector<ThreadStack>& stacks, const 
   }
   std::unordered_set<std::uint64_t> taken;
   std::uint64_t torn = 0;
+  if (const int error = remote_.begin(); error != 0) return answer_of(error);
   for (int again = 0; again < 2; ++again) {
+    if (again > 0) remote_.forget();
     std::vector<Thread> threads;
     const Answer answer = attempt(threads, taken, again == 0 ? same : Same{});
     if (answer != Answer::taken) return answer;
@@ -154,35 +156,25 @@ PythonStacks::Answer PythonStacks::attempt(std::vector<Thread>& threads,
   return answer;
 }
 
-// The threads of all interpreters. Those of the last time are read beforehand, in one call.
+// The threads of all interpreters.
 PythonStacks::Answer PythonStacks::find(std::vector<Thread>& threads) {
   std::uint8_t signature[sizeof layout_.signature];
   std::uint64_t head = 0, holder = 0;
-  int locked = 0;
-  bool signed_ = false, headed = false, held = true, lockable = true;
+  bool signed_ = false, headed = false;
   remote_.want(layout_.signature_address, signature, sizeof signature, signed_);
   remote_.want(layout_.interpreters, &head, sizeof head, headed);
-  if (layout_.gil != 0) {
-    remote_.want(layout_.gil + layout_.gil_holder, &holder, sizeof holder, held);
-    remote_.want(layout_.gil + layout_.gil_locked, &locked, sizeof locked, lockable);
-  }
-  states_.resize(known_.size() * thread_bytes_);
-  const auto whole = std::make_unique<bool[]>(known_.size());
-  for (std::size_t i = 0; i < known_.size(); ++i) {
-    remote_.want(known_[i], &states_[i * thread_bytes_], thread_bytes_, whole[i]);
-  }
   if (const int error = remote_.read(); error != 0) return answer_of(error);
   if (!signed_ || !headed || std::memcmp(signature, layout_.signature, sizeof signature) != 0) {
     return Answer::replaced;
   }
-  if (!held || !lockable || locked <= 0) holder = 0;
-  read_.clear();
-  for (std::size_t i = 0; i < known_.size(); ++i) {
-    if (whole[i]) read_[known_[i]] = &states_[i * thread_bytes_];
+  if (layout_.gil != 0) {
+    if (const Answer answer = who_holds(layout_.gil, holder); answer != Answer::taken) {
+      return answer;
+    }
   }
   for (std::size_t n = 0; head != 0 && n < kMostInterpreters; ++n) {
     std::uint64_t next = 0, first = 0, gil = 0;
-    bool have_next = false, have_first = false, have_gil = true;
+    bool have_next = false, have_first = false, have_gil = false;
     remote_.want(head + layout_.interpreter_next, &next, sizeof next, have_next);
     remote_.want(head + layout_.interpreter_threads, &first, sizeof first, have_first);
     if (layout_.gil == 0) remote_.want(head + layout_.interpreter_gil, &gil, sizeof gil, have_gil);
@@ -191,42 +183,42 @@ PythonStacks::Answer PythonStacks::find(std::vector<Thread>& threads) {
     if (layout_.gil == 0) {
       holder = 0;
       if (have_gil && gil != 0) {
-        remote_.want(gil + layout_.gil_holder, &holder, sizeof holder, held);
-        remote_.want(gil + layout_.gil_locked, &locked, sizeof locked, lockable);
-        if (const int error = remote_.read(); error != 0) return answer_of(error);
-        if (!held || !lockable || locked <= 0) holder = 0;
+        if (const Answer answer = who_holds(gil, holder); answer != Answer::taken) return answer;
       }
     }
     const Answer answer = chain(first, holder, threads);
     if (answer != Answer::taken) return answer;
     head = next;
   }
-  known_.clear();
-  for (const Thread& thread : threads) known_.push_back(thread.address);
+  return Answer::taken;
+}
+
+// 0: nobody.
+PythonStacks::Answer PythonStacks::who_holds(std::uint64_t gil, std::uint64_t& holder) {
+  int locked = 0;
+  bool held = false, lockable = false;
+  remote_.want(gil + layout_.gil_holder, &holder, sizeof holder, held);
+  remote_.want(gil + layout_.gil_locked, &locked, sizeof locked, lockable);
+  if (const int error = remote_.read(); error != 0) return answer_of(error);
+  if (!held || !lockable || locked <= 0) holder = 0;
   return Answer::taken;
 }
 
 PythonStacks::Answer PythonStacks::chain(std::uint64_t head, std::uint64_t holder,
                                          std::vector<Thread>& threads) {
-  std::vector<std::uint8_t> own(thread_bytes_);
+  std::vector<std::uint8_t> state(thread_bytes_);
   while (head != 0 && threads.size() < kMostThreads) {
-    const std::uint8_t* state = nullptr;
-    if (const auto known = read_.find(head); known != read_.end()) {
-      state = known->second;
-    } else {
-      bool whole = false;
-      remote_.want(head, own.data(), own.size(), whole);
-      if (const int error = remote_.read(); error != 0) return answer_of(error);
-      if (!whole) break;  // it has just ended
-      state = own.data();
-    }
+    bool whole = false;
+    remote_.want(head, state.data(), state.size(), whole);
+    if (const int error = remote_.read(); error != 0) return answer_of(error);
+    if (!whole) break;  // it has just ended
     Thread thread;
     thread.address = head;
     thread.has_gil = head == holder;
-    thread.id = at<std::uint64_t>(state, layout_.thread_id);
-    thread.frame = at<std::uint64_t>(state, layout_.thread_frame);
+    thread.id = at<std::uint64_t>(state.data(), layout_.thread_id);
+    thread.frame = at<std::uint64_t>(state.data(), layout_.thread_frame);
     threads.push_back(std::move(thread));
-    head = at<std::uint64_t>(state, layout_.thread_next);
+    head = at<std::uint64_t>(state.data(), layout_.thread_next);
   }
   return Answer::taken;
 }
@@ -267,7 +259,9 @@ PythonStacks::Answer PythonStacks::walk(std::vector<Thread>& threads) {
   while (!walking.empty()) {
     for (Thread* const thread : walking) {
       thread->begin = thread->frame / kPage * kPage;
-      thread->window.resize(thread->frame - thread->begin + layout_.frame_bytes);
+      // Whole pages: frames of the next look are mostly in the same.
+      const std::uint64_t end = thread->frame + layout_.frame_bytes;
+      thread->window.resize((end - thread->begin + kPage - 1) / kPage * kPage);
       remote_.want(thread->begin, thread->window.data(), thread->window.size(), thread->whole);
     }
     if (const int error = remote_.read(); error != 0) return answer_of(error);

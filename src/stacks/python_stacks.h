@@ -80,6 +80,7 @@ class PythonStacks {
   Answer attempt(std::vector<Thread>& threads, const std::unordered_set<std::uint64_t>& taken,
                  const Same& same);
   Answer find(std::vector<Thread>& threads);
+  Answer who_holds(std::uint64_t gil, std::uint64_t& holder);
   Answer chain(std::uint64_t head, std::uint64_t holder, std::vector<Thread>& threads);
   Answer resolve(std::vector<Thread>& threads);
   Answer walk(std::vector<Thread>& threads);
@@ -92,9 +93,6 @@ class PythonStacks {
   ring::PythonLayout layout_;
   Remote remote_;
   std::size_t thread_bytes_;
-  std::vector<std::uint64_t> known_;                       // threads, of the last time
-  std::unordered_map<std::uint64_t, std::uint8_t*> read_;  // … and what was read of them now
-  std::vector<std::uint8_t> states_;
   std::unordered_map<std::uint64_t, Code> codes_;  // by address
   Functions& functions_;
   std::uint32_t generation_ = 0;  // of the functions that codes_ name

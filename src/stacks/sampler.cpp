@@ -216,12 +216,6 @@ void Sampler::Group::look(std::int64_t now, std::int64_t period,
 // False: nothing more can be learnt from it.
 bool Sampler::Group::look(Watched& process, std::int64_t now, std::int64_t period) {
   const bool is_named = &process == processes.front().get();
-  if (!is_the_owners(process)) {
-    if (!is_named) return false;
-    counts.ended = start_time_in(process.folder.get()) == 0;
-    if (!counts.ended) counts.problem = "the process runs as another user now";
-    return false;
-  }
   process.states.begin();
   if (is_stuck(process)) {
     for (auto& [number, thread] : process.threads) {
@@ -253,7 +247,13 @@ bool Sampler::Group::look(Watched& process, std::int64_t now, std::int64_t perio
       pause = std::min(2 * pause, kLongestPause);
       return true;
   }
-  if (!is_the_owners(process)) return false;
+  // After the look: a program that became another user's in it shows another owner now.
+  if (!is_the_owners(process)) {
+    if (!is_named) return false;
+    counts.ended = start_time_in(process.folder.get()) == 0;
+    if (!counts.ended) counts.problem = "the process runs as another user now";
+    return false;
+  }
   counts.problem.clear();
   pause = kFirstPause;
 

@@ -138,6 +138,11 @@ void ThreadStates::end() {
 bool ThreadStates::has_run(std::uint32_t thread) {
   Known& known = known_[thread];
   if (std::exchange(known.looked_at, true)) return known.has_run;
+  known.has_run = true;
+  if (known.ran) {  // it needs no look at the counters to know that
+    known.last.clear();
+    return true;
+  }
   std::string now;
   if (known.schedstat) now = read_from(known.schedstat.get());
   if (now.empty()) {  // new, or another thread has its number
@@ -150,8 +155,19 @@ bool ThreadStates::has_run(std::uint32_t thread) {
   return known.has_run;
 }
 
-State ThreadStates::state(std::uint32_t thread) const {
-  return state_in(read(thread, "stat").c_str());
+State ThreadStates::state(std::uint32_t thread) {
+  const auto found = known_.find(thread);
+  if (found == known_.end()) return state_in(read(thread, "stat").c_str());
+  Known& known = found->second;
+  State state = State::unknown;
+  if (known.stat) state = state_in(read_from(known.stat.get()).c_str());
+  if (state == State::unknown) {
+    known.stat.reset(open(thread, "stat"));
+    state = state_in(read_from(known.stat.get()).c_str());
+    if (known_.size() > kMostFiles) known.stat.reset();
+  }
+  known.ran = state == State::running;
+  return state;
 }
 
 std::string ThreadStates::waits_in(std::uint32_t thread) const {

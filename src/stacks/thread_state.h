@@ -36,18 +36,19 @@ class ThreadStates {
   // Whether the thread has run between the last look at it and this one, however often that is
   // asked; true for one that is new, and where the kernel does not say.
   bool has_run(std::uint32_t thread);
-  State state(std::uint32_t thread) const;
+  State state(std::uint32_t thread);
   // The kernel's function that it waits in, or the system call; empty: neither is known.
   std::string waits_in(std::uint32_t thread) const;
 
  private:
-  static constexpr std::size_t kMostFiles = 512;  // kept open
+  static constexpr std::size_t kMostFiles = 256;  // threads whose files are kept open
 
   struct Known {
-    base::UniqueFd schedstat;
-    std::string last;
+    base::UniqueFd schedstat, stat;
+    std::string last;  // of schedstat; empty: not known
     bool looked_at = false;
     bool has_run = true;
+    bool ran = false;  // it was found running
   };
 
   int open(std::uint32_t thread, const char* name) const;
