@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from recording import process_file, python, read_table, recorders, run_python, wait_recorded
+from recording import (
+    process_file,
+    python,
+    read_table,
+    recorders,
+    run_python,
+    the_recorder,
+    wait_recorded,
+)
 
 from haiprof.options import HOST_RECORDERS
 
@@ -468,3 +477,51 @@ def test_what_another_thread_is_importing_just_then_is_not_asked(shm: Path, tmp_
     """
     assert run_python(program, str(tmp_path)) == "True False\n"
     wait_recorded(shm)
+
+
+LETS_READ = """
+    import os, sys, time
+    from haiprof import _core
+    asked = []
+    _core.reading_is_restricted = lambda: True  # as Yama does it
+    _core.let_read = asked.append
+    import haiprof
+    haiprof.start(sys.argv[1], run="r")
+    until = time.monotonic() + 30
+    while not asked and time.monotonic() < until:
+        time.sleep(0.02)
+    print(*asked, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_all_ranks_of_a_node_let_the_recorder_that_stays_read_them(
+    shm: Path, tmp_path: Path
+) -> None:
+    ranks = [
+        python(
+            LETS_READ, str(tmp_path), stdin=subprocess.PIPE, env={**os.environ, "RANK": str(rank)}
+        )
+        for rank in range(3)
+    ]
+    allowed = []
+    for rank in ranks:
+        assert rank.stdout is not None
+        allowed.append(int(rank.stdout.readline()))
+    assert allowed == [the_recorder(shm)] * 3
+    for rank in ranks:
+        rank.communicate("", timeout=60)
+        assert rank.returncode == 0
+    wait_recorded(shm)
+
+
+def test_the_right_to_be_read_needs_no_yama_and_survives_a_fork() -> None:
+    run_python("""
+        import os
+        from haiprof import _core
+        assert _core.reading_is_restricted() in (True, False)
+        _core.let_read(os.getppid())
+        if (child := os.fork()) == 0:
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+    """)
