@@ -398,6 +398,19 @@ def stack_loop(steps: int) -> list[Row]:
     ]
 
 
+def make_sampled_run(folder: Path, loads: int, step_ms: float = 100.0) -> Path:
+    """Make a run of 100 steps with a sample each; ``loads`` of these are in a loader."""
+    run = write_run(folder)
+    process = write_process(run)
+    steps = [span(step_ms * n, step_ms, "step", "step", n) for n in range(100)]
+    steps += [span(step_ms * n, step_ms, "phase", "forward", n) for n in range(100)]
+    write_closed(process, schema.SPANS, steps)
+    write_closed(process, schema.FRAMES, FRAMES)
+    stacks = [stack(step_ms * n + 1, 1 if n < loads else 2) for n in range(100)]
+    write_closed(process, schema.STACKS, stacks)
+    return run
+
+
 def make_gpu_run(folder: Path, ranks: int = 1, steps: int = 118, windows: bool = True) -> Path:
     """Make a run with a GPU for each rank, in which steps 10 to 19 have kernels if ``windows``."""
     run = make_run(folder, ranks, steps, gpus=ranks)

@@ -10,9 +10,11 @@ from rich.console import Console
 
 from haiprof.cli.process.console import spinner
 from haiprof.cli.report import open_run, say_problems
+from haiprof.common.frame_texts import short_file
 from haiprof.common.numbers import milliseconds, percent
 from haiprof.common.printable import printable
 from haiprof.show.grid import frame_grid
+from haiprof.views.run.stack_changes import NO_DIFFERENCE
 
 if TYPE_CHECKING:
     from haiprof.views.trace.compare import Comparison
@@ -27,6 +29,8 @@ _TABLES = {
     "launches": "Operators: time of what they launched, a step",
     "kernels": "Kernels, copies and sets, a step",
 }
+_STACKS = "Functions: their own time on the training thread, a step"
+_STACKS_NOTE = "By sampled stacks; a difference is three times its standard error, or more."
 _UNJUDGED = "too few steps"
 _SAME = ("no difference shown", _UNJUDGED)
 
@@ -45,6 +49,8 @@ def compare(before: str, after: str, rank: int | None) -> None:
     earlier, later = open_run(before), open_run(after)
     with spinner("comparing the runs"):
         comparisons = earlier.compare(later, rank)
+        recorded = not (earlier.traced or later.traced)
+        stacks = earlier.stack_changes(later, rank) if recorded else None
     for opened in (earlier, later):
         say_problems(opened)
     console = Console(highlight=False)
@@ -59,6 +65,9 @@ def compare(before: str, after: str, rank: int | None) -> None:
             if table.height:
                 of_what = title.removesuffix(_A_STEP) if whole else title
                 console.print(frame_grid(of_what, table).to_rich())
+        changed = None if stacks is None else _of_stacks(stacks, label)
+        if changed is not None and changed.height:
+            console.print(frame_grid(_STACKS, changed, _STACKS_NOTE).to_rich())
 
 
 def summary(comparisons: Mapping[str, Comparison]) -> list[str]:
@@ -138,6 +147,24 @@ def sentences(label: str, comparison: Comparison) -> list[str]:
 
 def _direction(change: float) -> str:
     return "longer" if change > 0 else "shorter"
+
+
+def _of_stacks(changes: pl.DataFrame, label: str) -> pl.DataFrame:
+    """Return the functions of one rank that differ by more than chance, in ms."""
+    shown = (
+        changes.filter(pl.format("rank {}", "rank") == label, pl.col("verdict") != NO_DIFFERENCE)
+        .sort(pl.col("difference").abs(), descending=True)
+        .head(_ROWS)
+    )
+    files = pl.Series("file", [short_file(file) for file in shown["file"]], dtype=pl.String())
+    return shown.with_columns(files).select(
+        pl.format("{} ({})", "function", "file").alias("function"),
+        "verdict",
+        *(
+            (pl.col(column) / 1e6).alias(f"{column}_ms")
+            for column in ("before", "after", "difference", "error")
+        ),
+    )
 
 
 def _differing(frame: pl.DataFrame) -> pl.DataFrame:

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import runs
 import traces
 from commands import haiprof, only_line
 
@@ -79,3 +80,17 @@ def test_one_step_each_is_compared_and_chance_left_open(tmp_path: Path) -> None:
     row = next(line for line in done.stdout.splitlines() if "aten::mm" in line)
     assert "too few steps" in row
     assert "7 µs" in row
+
+
+def test_functions_that_take_longer_are_named_where_stacks_were_sampled(tmp_path: Path) -> None:
+    before = runs.make_sampled_run(tmp_path / "before", 20)
+    after = runs.make_sampled_run(tmp_path / "after", 60, 200.0)
+    done = haiprof("compare", before, after)
+    assert done.returncode == 0, done.stderr
+    assert "Functions: their own time on the training thread, a step" in done.stdout
+    (line,) = (line for line in done.stdout.splitlines() if "load (" in line)
+    assert [cell.strip() for cell in line.strip("│┃ ").split("│")][:5] == [
+        "load (/job/data.py)", "slower", "20 ms", "120 ms", "100 ms",
+    ]  # fmt: skip
+    assert "Model.forward" not in done.stdout
+    assert "Functions" not in haiprof("compare", before, before).stdout

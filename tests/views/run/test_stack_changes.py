@@ -7,28 +7,17 @@ from pathlib import Path
 import polars as pl
 import pytest
 import runs
-from runs import FRAMES, Row, span, stack
 
-from haiprof import schema
 from haiprof.analyzer import Analyzer
 from haiprof.views.run.stack_changes import changes
 
 
-def make(folder: Path, name: str, loads: int, step_ms: float = 100.0) -> Analyzer:
-    """Make a run of 100 steps with a sample each; ``loads`` of these are in a loader."""
-    run = runs.write_run(folder / name)
-    process = runs.write_process(run)
-    steps = [span(step_ms * n, step_ms, "step", "step", n) for n in range(100)]
-    steps += [span(step_ms * n, step_ms, "phase", "forward", n) for n in range(100)]
-    runs.write_closed(process, schema.SPANS, steps)
-    runs.write_closed(process, schema.FRAMES, FRAMES)
-    stacks: list[Row] = [stack(step_ms * n + 1, 1 if n < loads else 2) for n in range(100)]
-    runs.write_closed(process, schema.STACKS, stacks)
-    return Analyzer(run)
+def made(folder: Path, loads: int, step_ms: float = 100.0) -> Analyzer:
+    return Analyzer(runs.make_sampled_run(folder, loads, step_ms))
 
 
 def test_what_became_slower_comes_first_with_its_error(tmp_path: Path) -> None:
-    before, after = make(tmp_path, "a", 20, 100.0), make(tmp_path, "b", 60, 200.0)
+    before, after = made(tmp_path / "a", 20, 100.0), made(tmp_path / "b", 60, 200.0)
     found = before.stack_changes(after, 0)
     assert found.select("function", "before", "after", "verdict").rows() == [
         ("load", 20e6, 120e6, "slower"),
@@ -40,18 +29,18 @@ def test_what_became_slower_comes_first_with_its_error(tmp_path: Path) -> None:
 
 
 def test_chance_is_no_difference(tmp_path: Path) -> None:
-    found = make(tmp_path, "a", 20).stack_changes(make(tmp_path, "b", 28))
+    found = made(tmp_path / "a", 20).stack_changes(made(tmp_path / "b", 28))
     assert set(found["verdict"]) == {"no difference shown"}
 
 
 def test_what_is_only_in_one_run_is_there(tmp_path: Path) -> None:
-    found = make(tmp_path, "a", 0).stack_changes(make(tmp_path, "b", 50))
+    found = made(tmp_path / "a", 0).stack_changes(made(tmp_path / "b", 50))
     assert found.filter(function="load").select("before", "after", "verdict").row(0) == (
         0.0,
         50e6,
         "slower",
     )
-    by_line = make(tmp_path, "c", 0).stack_changes(make(tmp_path, "d", 50), by="line")
+    by_line = made(tmp_path / "c", 0).stack_changes(made(tmp_path / "d", 50), by="line")
     assert by_line.filter(function="load")["line"].to_list() == [88]
 
 
