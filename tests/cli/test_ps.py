@@ -237,7 +237,7 @@ def test_many_ranks_are_summed_up(
         Process(n, "recording", "me", "r", "/r", "node", n, socket=Path("/s")) for n in range(64)
     ]
 
-    def asked(rank: Process, request: str, timeout: float) -> object:
+    def asked(rank: Process, request: str, timeout: float, arguments: object) -> object:
         if rank.rank in (7, 9):
             return ControlError(
                 "busy" if rank.rank == 7 else "refused", f"rank {rank.rank} says no"

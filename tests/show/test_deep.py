@@ -58,6 +58,8 @@ SHOWN = {
 }
 #: Views of the export that are of no deep trace alone: the rest of the report has them.
 OTHERS = {
+    "flame",
+    "stacks",
     "processes",
     "phases",
     "device_phases",

@@ -10,6 +10,8 @@ from haiprof.views.trace import requirements
 
 #: Views on the run itself, or on what haiprof recorded: a deep trace has none.
 NO_TRACES = {
+    "flame",
+    "stacks",
     "processes",
     "phases",
     "device_phases",
