@@ -41,7 +41,8 @@ int Remote::begin() {
 }
 
 void Remote::want(std::uint64_t address, void* to, std::size_t bytes, bool& whole) {
-  whole = false;
+  whole = bytes == 0;
+  if (whole) return;
   if (places_.size() < kMostPlaces && place_bytes_ + bytes <= kMostBytes) {
     places_.push_back({address, bytes});
     place_bytes_ += bytes;
