@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from recording import wait_for
 from stack_jobs import check, still_job
 
 from haiprof import _core
@@ -45,3 +46,45 @@ def test_what_cannot_be_read_is_refused() -> None:
         other.wait()
     with pytest.raises(ProcessLookupError):
         _core.PythonStacks(other.pid, layout).take()
+
+
+WITHIN = """
+import sys, threading, time
+from haiprof import _core
+try:
+    import _xxsubinterpreters as interpreters
+except ImportError:
+    import _interpreters as interpreters
+print(_core.python_layout().hex(), flush=True)
+inner = '''
+import os, time
+def in_another_interpreter():
+    os.write(1, b"ready\\\\n")
+    time.sleep(600)
+in_another_interpreter()
+'''
+run = getattr(interpreters, "run_string", None) or interpreters.exec
+interpreter = interpreters.create()
+threading.Thread(target=lambda: run(interpreter, inner), daemon=True).start()
+time.sleep(600)
+"""
+
+
+def test_threads_of_all_interpreters_are_read() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", WITHIN], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        layout = bytes.fromhex(process.stdout.readline())
+        if process.stdout.readline() != "ready\n":
+            process.kill()
+            pytest.skip(f"no other interpreter here: {process.communicate()[1][-200:]}")
+        reader = _core.PythonStacks(process.pid, layout)
+        functions = wait_for(
+            lambda: [f for *_, frames in reader.take() for f, _, _ in frames if "another" in f]
+        )
+        assert functions == ["in_another_interpreter"]
+    finally:
+        process.kill()
+        process.communicate()

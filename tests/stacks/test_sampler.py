@@ -279,3 +279,30 @@ def test_functions_that_come_and_go_are_named_right(start: Start) -> None:
     assert len(made) > 20
     assert made == sorted(made)
     assert all(names[-1] == "<module>" for names in named)
+
+
+MANY = """
+import threading, time
+def sleeps():
+    time.sleep(600)
+for _ in range(64):
+    threading.Thread(target=sleeps, daemon=True).start()
+print("ready", flush=True)
+while True:
+    pass
+"""
+
+
+def test_threads_that_wait_cost_a_row_each_however_many(start: Start) -> None:
+    process, layout = start(MANY)
+    sampled = Sampled(process.pid, layout, HZ)
+
+    def waiting() -> list[Sample]:
+        return [s for s in sampled.samples if sampled.names(s)[0] == "sleeps"]
+
+    time.sleep(4)
+    sampled.end()
+    assert len({s.thread for s in waiting()}) == 64
+    assert len(waiting()) < 3 * 64  # the first look may be at a thread that has not slept yet
+    assert sum(s.samples for s in waiting()) > 64 * 20
+    assert sum(s.thread == process.pid for s in sampled.samples) > 20
