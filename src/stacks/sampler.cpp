@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <mutex>
 #include <random>
 #include <string_view>
@@ -427,46 +428,59 @@ std::uint64_t Sampler::cost_ns() const {
   return shared_->cost_ns;
 }
 
-void Sampler::run(const std::shared_ptr<Shared>& shared) {
+void Sampler::run(const std::shared_ptr<Shared>& shared) noexcept {
+  std::string problem;
+  try {
+    look_again_and_again(*shared);
+  } catch (const std::exception& error) {  // for want of memory, say: the recorder goes on
+    problem = std::string("sampling has failed: ") + error.what();
+  }
+  const std::scoped_lock lock(shared->mutex);
+  for (const auto& [pid, group] : shared->groups) {
+    if (!problem.empty()) group->last_counts.problem = problem;
+  }
+  shared->ended = true;
+  shared->changed.notify_all();
+}
+
+void Sampler::look_again_and_again(Shared& shared) {
   std::minstd_rand random(std::random_device{}());
   std::uniform_real_distribution<double> part(0.0, 1.0);
-  std::unique_lock lock(shared->mutex);
+  std::unique_lock lock(shared.mutex);
   std::int64_t begin = clock_ns(CLOCK_MONOTONIC);
   double cost = 0.0;  // of the last look, ns of CPU time
-  while (!shared->ending) {
-    if (shared->groups.empty() || shared->hz <= 0) {
-      shared->changed.wait(lock);
+  while (!shared.ending) {
+    if (shared.groups.empty() || shared.hz <= 0) {
+      shared.changed.wait(lock);
       begin = clock_ns(CLOCK_MONOTONIC);
       continue;
     }
-    const double rate = shared->hz;
+    const double rate = shared.hz;
     const double period = std::max(static_cast<double>(kSecond) / rate, cost / kShare);
     const auto at = begin + static_cast<std::int64_t>(part(random) * period);
     const std::chrono::steady_clock::time_point until{std::chrono::nanoseconds(at)};
     // A new rate takes effect at once; so does the end.
-    if (shared->changed.wait_until(lock, until,
-                                   [&] { return shared->ending || shared->hz != rate; })) {
+    if (shared.changed.wait_until(lock, until,
+                                  [&] { return shared.ending || shared.hz != rate; })) {
       continue;
     }
     const std::int64_t before = clock_ns(CLOCK_THREAD_CPUTIME_ID);
-    std::vector<std::pair<pid_t, std::shared_ptr<Group>>> groups(shared->groups.begin(),
-                                                                 shared->groups.end());
+    std::vector<std::pair<pid_t, std::shared_ptr<Group>>> groups(shared.groups.begin(),
+                                                                 shared.groups.end());
     std::vector<pid_t> watched;
     for (const auto& [pid, group] : groups) watched.push_back(pid);
     for (const auto& [pid, group] : groups) {
       lock.unlock();
       group->look(clock_ns(CLOCK_MONOTONIC), static_cast<std::int64_t>(period), watched);
       lock.lock();
-      shared->publish(*group);
+      shared.publish(*group);
     }
     const std::int64_t after = clock_ns(CLOCK_THREAD_CPUTIME_ID);
-    shared->cost_ns = static_cast<std::uint64_t>(after);
+    shared.cost_ns = static_cast<std::uint64_t>(after);
     cost = static_cast<double>(after - before);
     begin += static_cast<std::int64_t>(period);
     begin = std::max(begin, clock_ns(CLOCK_MONOTONIC) - static_cast<std::int64_t>(period));
   }
-  shared->ended = true;
-  shared->changed.notify_all();
 }
 
 }  // namespace haiprof::stacks

@@ -87,7 +87,8 @@ class Sampler {
   struct Group;
   struct Shared;
 
-  static void run(const std::shared_ptr<Shared>& shared);
+  static void run(const std::shared_ptr<Shared>& shared) noexcept;
+  static void look_again_and_again(Shared& shared);
 
   // The thread has it, too, and outlives us when it cannot end.
   std::shared_ptr<Shared> shared_;
