@@ -271,8 +271,8 @@ class RecordedAnswers:
         Args:
             rank: of this one only.
             phase: of these phases only.
-            threads: ``training``: only of the thread that steps; ``workers``: only of processes
-                that the rank forked, as those of a DataLoader.
+            threads: ``training``: only of the thread that steps; ``workers``: only of the main
+                threads of processes that the rank forked, as those of a DataLoader.
 
         Raises:
             HaiprofError: the run has no such phase, or there are no such threads.

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import plotly.graph_objects as go
 import polars as pl
 
-from haiprof.common.frame_texts import frame_text
+from haiprof.common.frame_texts import frame_text, short_file
 from haiprof.common.numbers import percent
 from haiprof.runs import Process
 from haiprof.show import flames
-from haiprof.show.grid import Grid
+from haiprof.show.grid import NOTHING, Grid
 from haiprof.views.run.stacks import Threads
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ _DRAWN: Final[dict[Threads, str]] = {
     "training": "Where the time of the training thread goes, by phase and line",
     "workers": "Where the time of the processes that it forked goes, by line",
 }
+_WORKERS: Final = "workers"
 #: Of a phase with fewer samples shares say little.
 _SAMPLES: Final = 10
 
@@ -36,69 +38,90 @@ def graphs(
     rank = processes[0].rank
     if rank is None or not any(p.stacks is not None for p in processes):
         return [], [], []
-    grids: list[Grid] = []
     figures: list[go.Figure] = []
+    parts: list[_Part] = []
     for threads, title in _DRAWN.items():
         flame = analyzer.flame(rank, threads=threads, by_phase=threads == "training")
         # Of several attempts the last one is shown: paths count anew for each.
         flame = flame.filter(pl.col("pid") == processes[-1].pid)
-        if threads == "training":
-            grids = lines(flame)
+        parts += _phases(flame) if threads == "training" else [_Part(_WORKERS, flame)]
         figures += flames.figure(
             flame.with_columns(_name(), pl.col("samples").alias("count")), title, "samples itself"
         )
     problems = {p.stacks.problem for p in processes if p.stacks is not None and p.stacks.problem}
     notes = [f"Python stacks: {problem}." for problem in sorted(problems)]
-    return grids, figures, notes
+    return lines(parts), figures, notes
 
 
-def lines(flame: pl.DataFrame) -> list[Grid]:
-    """Return the table of the lines with most time of their own, by phase.
+class _Part(NamedTuple):
+    """A phase of the training thread, or the workers: its name, and its rows of a flame graph."""
 
-    Args:
-        flame: of one process, with the phases outermost.
-    """
+    name: str
+    flame: pl.DataFrame
+
+    @property
+    def total(self) -> int:
+        return int(self.flame["self"].sum())
+
+
+def _phases(flame: pl.DataFrame) -> list[_Part]:
+    """Return what lies under each of the outermost rows."""
+    roots = flame.with_row_index("row").filter(pl.col("parent").is_null())
+    begins = roots["row"].to_list()
+    ends = [*begins, flame.height][1:]
+    return [
+        _Part(name, flame[begin + 1 : end])
+        for name, begin, end in zip(roots["function"], begins, ends, strict=True)
+    ]
+
+
+def lines(parts: Sequence[_Part]) -> list[Grid]:
+    """Return the table of the lines with most time of their own, part by part."""
     rows = []
-    whole = int(flame.filter(pl.col("parent").is_null())["total"].sum())
-    for (first, last), phase in _phases(flame):
-        own = flame[first:last].filter(pl.col("self") > 0)
+    whole = sum(part.total for part in parts if part.name != _WORKERS)
+    for part in parts:
+        own = part.flame.with_columns(_called_from(part.flame)).filter(pl.col("self") > 0)
         if own["samples"].sum() < _SAMPLES:
             continue
         of_lines = (
-            own.group_by("function", "file", "line")
+            own.group_by("function", "file", "line", "called_from")
             .agg(pl.col("self", "running", "samples").sum())
             .sort("self", "function", "line", descending=[True, False, False])
         )
-        for function, file, line, ns, running, samples in of_lines.head(_LINES).iter_rows():
-            if ns < _LEAST * phase["total"]:
+        for function, file, line, caller, ns, running, samples in of_lines.head(_LINES).iter_rows():
+            if ns < _LEAST * part.total:
                 break
+            of_all = percent(part.total / whole) if part.name != _WORKERS else NOTHING
             rows.append((
-                phase["function"],
-                percent(phase["total"] / whole),
+                part.name,
+                of_all,
                 frame_text(function, file, line),
-                percent(ns / phase["total"]),
+                caller or NOTHING,
+                percent(ns / part.total),
                 percent(running / ns),
                 f"{samples:,}",
             ))  # fmt: skip
     if not rows:
         return []
-    heads = ("phase", "of the time", "line", "of the phase", "running", "samples")
+    heads = ("phase", "of the time", "line", "called from", "of the phase", "running", "samples")
     note = (
-        "Lines of Python at which the training thread was, itself or in C code called from there. "
-        "Running: the part of that in which it ran; else it waited."
+        "Lines of Python at which the training thread was, itself or in C code called from there, "
+        "and of a library the line of the job that led to it. Running: the part of that in which "
+        "it ran; else it waited. Workers: the main threads of the processes that it forked."
     )
-    return [Grid("Lines with most time", heads, rows, frozenset((1, 3, 4, 5)), note)]
+    return [Grid("Lines with most time", heads, rows, frozenset((1, 4, 5, 6)), note)]
 
 
-def _phases(flame: pl.DataFrame) -> list[tuple[tuple[int, int], dict[str, Any]]]:
-    """Return the outermost rows, and of each where what it called begins and ends."""
-    roots = flame.with_row_index("row").filter(pl.col("parent").is_null())
-    begins = roots["row"].to_list()
-    ends = [*begins, flame.height][1:]
-    return [
-        ((begin + 1, end), row)
-        for begin, end, row in zip(begins, ends, roots.to_dicts(), strict=True)
-    ]
+def _called_from(flame: pl.DataFrame) -> pl.Series:
+    """Return for each row of a library the line of the job that led to it; null for the job's."""
+    found: dict[int, str | None] = {}
+    texts: list[str | None] = []
+    columns = flame.select("path", "parent", "file", "line").iter_rows()
+    for path, parent, file, line in columns:  # callers come first
+        is_jobs = short_file(file) == file and not file.startswith("<")
+        found[path] = f"{Path(file).name}:{line}" if is_jobs else found.get(parent)
+        texts.append(None if is_jobs else found[path])
+    return pl.Series("called_from", texts, dtype=pl.String())
 
 
 def _name() -> pl.Expr:

@@ -117,7 +117,7 @@ struct Sampler::Group {
 
   std::unique_ptr<Watched> opened(pid_t pid);
   void look(std::int64_t now, std::int64_t period, const std::vector<pid_t>& watched);
-  bool look(Watched& process, std::int64_t now, std::int64_t period);
+  bool look(Watched& process, std::int64_t period);
   void find_children(bool of_all_threads, const std::vector<pid_t>& watched);
   void end(Watched& process);
   bool is_the_owners(const Watched& process) const noexcept;
@@ -199,7 +199,7 @@ void Sampler::Group::look(std::int64_t now, std::int64_t period,
     for (const auto& process : processes) end(*process);  // their stacks have no id any more
   }
   for (std::size_t i = 0; i < processes.size();) {
-    if (look(*processes[i], now, period)) {
+    if (look(*processes[i], period)) {
       ++i;
       continue;
     }
@@ -215,7 +215,7 @@ void Sampler::Group::look(std::int64_t now, std::int64_t period,
 }
 
 // False: nothing more can be learnt from it.
-bool Sampler::Group::look(Watched& process, std::int64_t now, std::int64_t period) {
+bool Sampler::Group::look(Watched& process, std::int64_t period) {
   const bool is_named = &process == processes.front().get();
   process.states.begin();
   if (is_stuck(process)) {
@@ -229,6 +229,8 @@ bool Sampler::Group::look(Watched& process, std::int64_t now, std::int64_t perio
   const auto same = [&](std::uint32_t thread) {
     return !process.states.has_run(thread) && process.threads.contains(thread);
   };
+  // Not earlier: on a busy machine others may run between one process and the next.
+  const std::int64_t now = clock_ns(CLOCK_MONOTONIC);
   const PythonStacks::Answer answer = process.stacks.take(stacks, same);
   process.states.end();
   counts.torn += process.stacks.torn() - torn_before;

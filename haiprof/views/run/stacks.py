@@ -165,12 +165,12 @@ def of_threads(
         spans: its steps and phases, with :data:`SPAN_COLUMNS`.
         pid: the process's own, as its workers have others.
         threads: ``training``: the thread with most phases, the main one where there are none;
-            ``workers``: all threads of the processes that it forked; or ``all``.
+            ``workers``: the main threads of the processes that it forked; or ``all``.
     """
     if threads == "all" or pid is None:
         return samples
     if threads == "workers":
-        return samples.filter(pl.col("process") != pid)
+        return samples.filter(pl.col("process") != pid, pl.col("process") == pl.col("thread"))
     of_phases = spans.filter(pl.col("category") == "phase")["thread"].value_counts(sort=True)
     training = of_phases["thread"][0] if of_phases.height else pid
     return samples.filter(pl.col("process") == pid, pl.col("thread") == training)
