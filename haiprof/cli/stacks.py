@@ -126,14 +126,14 @@ def _group(group: Group) -> list[str]:
     gil = ""
     if holders:
         gil = " with the GIL" if len(holders) == number else f", {len(holders)} with the GIL"
-    whose = _labels([process for process, _ in group.members])
+    who = _labels([process for process, _ in group.members])
     frames = [f"    {text}" for text in _texts(group.frames)]
     if len(frames) > _LINES:
         half = _LINES // 2
         frames[half:-half] = [f"    … {len(frames) - 2 * half} more frames …"]
     if group.cut:
         frames.append("    … and more, deeper than what is read")
-    return [f"{kind}, {said}{gil}: {whose}", *frames, ""]
+    return [f"{kind}, {said}{gil}: {who}", *frames, ""]
 
 
 def _state(thread: Thread) -> str:

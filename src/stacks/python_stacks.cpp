@@ -196,11 +196,11 @@ PythonStacks::Answer PythonStacks::find(std::vector<Thread>& threads) {
 // 0: nobody.
 PythonStacks::Answer PythonStacks::who_holds(std::uint64_t gil, std::uint64_t& holder) {
   int locked = 0;
-  bool held = false, lockable = false;
-  remote_.want(gil + layout_.gil_holder, &holder, sizeof holder, held);
-  remote_.want(gil + layout_.gil_locked, &locked, sizeof locked, lockable);
+  bool have_holder = false, have_lock = false;
+  remote_.want(gil + layout_.gil_holder, &holder, sizeof holder, have_holder);
+  remote_.want(gil + layout_.gil_locked, &locked, sizeof locked, have_lock);
   if (const int error = remote_.read(); error != 0) return answer_of(error);
-  if (!held || !lockable || locked <= 0) holder = 0;
+  if (!have_holder || !have_lock || locked <= 0) holder = 0;
   return Answer::taken;
 }
 
