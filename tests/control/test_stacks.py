@@ -112,9 +112,13 @@ def test_why_a_process_is_not_read_is_said(start: Start) -> None:
     (looked,) = look_at([(found._replace(start_time=1), None)])
     assert looked.problem == "it has ended"
     with subprocess.Popen(["sleep", "600"]) as other:
-        (looked,) = look_at([(_found(other.pid), None)])
-        assert looked.problem == "there is no CPython in its memory"
-        other.kill()
+        try:
+            command = Path(f"/proc/{other.pid}/cmdline")
+            wait_for(lambda: command.read_bytes().startswith(b"sleep"))
+            (looked,) = look_at([(_found(other.pid), None)])
+        finally:
+            other.kill()
+    assert looked.problem == "there is no CPython in its memory"
 
 
 def _found(pid: int) -> Found:
