@@ -275,7 +275,7 @@ class RecordedAnswers:
                 threads of processes that the rank forked, as those of a DataLoader.
 
         Raises:
-            HaiprofError: the run has no such phase, or there are no such threads.
+            HaiprofError: the run has no such phase, or ``threads`` is none of these.
 
         Example:
             >>> run.stacks(rank=0, phase="forward").select("function", "line").unique().rows()
@@ -311,8 +311,7 @@ class RecordedAnswers:
             by_phase: put the paths of each phase under a row with its name.
 
         Raises:
-            HaiprofError: the run has no such phase, or there are no such threads, or ``by`` is
-                neither.
+            HaiprofError: the run has no such phase, or ``threads`` or ``by`` is none of these.
 
         Example:
             >>> run.flame(rank=0).filter(depth=1).select("function", "line", "total").rows()[:2]

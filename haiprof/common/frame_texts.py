@@ -10,6 +10,8 @@ from typing import Final
 
 #: What the frames of a folded stack stand between.
 SEPARATOR: Final = ";"
+#: The file that haiprof's own threads in a job begin in.
+OUR_THREADS: Final = "/haiprof/common/threads.py"
 _PACKAGES: Final = re.compile(r"^.*/(?:site|dist)-packages/|^.*/lib/python3\.\d+t?/")
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from haiprof import _core
+from haiprof.common.frame_texts import OUR_THREADS
 from haiprof.common.places import RING_SUFFIX
 from haiprof.common.process_life import start_time_of
 from haiprof.control.find import Found, find, python_below
@@ -29,8 +30,6 @@ SECONDS: Final = 5.0
 _LOOKS: Final = 3
 _BETWEEN: Final = 0.05
 _ASLEEP: Final = "uninterruptible"
-#: Where haiprof's own threads in the job begin.
-_OURS: Final = "/haiprof/common/threads.py"
 
 
 class Frame(NamedTuple):
@@ -174,7 +173,7 @@ def _look(process: Found, looked: Looked) -> None:
         if known is None:
             continue  # it has just ended
         with_python.add(known)
-        if not frames or frames[-1][1].endswith(_OURS):
+        if not frames or frames[-1][1].endswith(OUR_THREADS):
             continue
         state, waits_in = _core.thread_state(pid, known)
         named = tuple(Frame(*frame) for frame in frames)

@@ -45,9 +45,7 @@ def graphs(
         # Of several attempts the last one is shown: paths count anew for each.
         flame = flame.filter(pl.col("pid") == processes[-1].pid)
         parts += _phases(flame) if threads == "training" else [_Part(_WORKERS, flame)]
-        figures += flames.figure(
-            flame.with_columns(_name(), pl.col("samples").alias("count")), title, "samples itself"
-        )
+        figures += flames.figure(_named(flame), title, "samples itself")
     problems = {p.stacks.problem for p in processes if p.stacks is not None and p.stacks.problem}
     notes = [f"Python stacks: {problem}." for problem in sorted(problems)]
     return lines(parts), figures, notes
@@ -124,8 +122,10 @@ def _called_from(flame: pl.DataFrame) -> pl.Series:
     return pl.Series("called_from", texts, dtype=pl.String())
 
 
-def _name() -> pl.Expr:
-    file = pl.col("file").str.replace(r"^.*/(?:site|dist)-packages/|^.*/lib/python3\.\d+t?/", "")
-    place = pl.concat_str(file, pl.lit(":"), pl.col("line").cast(pl.String))
-    named = pl.concat_str(pl.col("function"), pl.lit(" ("), pl.coalesce(place, file), pl.lit(")"))
-    return pl.when(pl.col("file") == "").then(pl.col("function")).otherwise(named).alias("name")
+def _named(flame: pl.DataFrame) -> pl.DataFrame:
+    """Return a flame graph with the names and the counts that are drawn."""
+    frames = flame.select("function", "file", "line").iter_rows()
+    names = [frame_text(*frame) for frame in frames]
+    return flame.with_columns(
+        pl.Series("name", names, dtype=pl.String()), pl.col("samples").alias("count")
+    )

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from haiprof.common.frame_texts import SEPARATOR, frame_text
+from haiprof.common.frame_texts import OUR_THREADS, SEPARATOR, frame_text
 
 By = Literal["line", "function"]
 BY: Final[tuple[By, ...]] = ("line", "function")
@@ -51,8 +51,6 @@ FLAME_SCHEMA: Final = {
     "running": pl.Int64(),
     "samples": pl.UInt32(),
 }
-#: Where haiprof's own threads in the job begin.
-_OURS: Final = "/haiprof/common/threads.py"
 
 Numbers = npt.NDArray[np.int64]
 
@@ -83,7 +81,7 @@ class Tree:
 
     def is_ours(self) -> npt.NDArray[np.bool_]:
         """Say of each node whether it is of a thread of haiprof's in the job."""
-        begins = self.frames["file"].cast(pl.String).str.ends_with(_OURS)
+        begins = self.frames["file"].cast(pl.String).str.ends_with(OUR_THREADS)
         return self._from_outermost(begins.to_numpy())
 
     def _from_outermost(self, own: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
