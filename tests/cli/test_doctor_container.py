@@ -213,3 +213,12 @@ def test_capabilities_have_the_kernels_numbers() -> None:
     assert {n: known[f"CAP_{name}"] for n, name in rights.CAPABILITIES.items()} == {
         n: str(n) for n in rights.CAPABILITIES
     }
+
+
+def test_whether_stacks_can_be_read_is_tried_out() -> None:
+    (finding,) = reach.stacks()
+    assert finding.what == "stacks"
+    if sys.version_info >= (3, 14):  # its layout is not known
+        assert finding.state == "absent"
+    else:
+        assert (finding.state, finding.mend) == ("ok", "")

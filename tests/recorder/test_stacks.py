@@ -14,8 +14,10 @@ from commands import haiprof
 from recording import process_file, python, read_table, the_recorder, wait_for, wait_recorded
 
 from haiprof._core import StackSampler, python_layout
+from haiprof.capture.socket.requests import answer
 from haiprof.common.owned_files import Folder
 from haiprof.common.process_life import start_time_of
+from haiprof.common.protocol import Refused
 from haiprof.recorder.stacks import ProcessStacks
 
 pytestmark = pytest.mark.skipif(
@@ -159,3 +161,20 @@ def test_without_a_rate_there_are_none(shm: Path, tmp_path: Path) -> None:
     (folder,) = (tmp_path / "logs" / "r").glob("*#*")
     assert not list(folder.glob("stacks-*"))
     assert process_file(folder)["stacks"]["hz"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({"hz": 0, "seconds": 1}, "hz=0 must be above 0"),
+        ({"hz": 1e6, "seconds": 1}, "hz=1000000.0 "),
+        ({"hz": "9", "seconds": 1}, "hz='9' "),
+        ({"hz": 10, "seconds": 601}, "seconds must be a number"),
+        ({"hz": 10, "seconds": True}, "seconds must be a number"),
+        ({"hz": 10, "second": 1}, "there is no argument second"),
+        ({"hz": 10, "seconds": 1}, "nothing is recorded here"),
+    ],
+)
+def test_what_a_burst_cannot_be_is_refused(arguments: dict[str, Any], why: str) -> None:
+    with pytest.raises(Refused, match=why):
+        answer("stacks", arguments)
