@@ -67,7 +67,7 @@ def test_called_back_from_polars_nothing_panics_and_the_interrupt_comes_afterwar
         [sys.executable, "-c", CALLED_BACK], capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[-1] == "interrupted"
+    assert done.stdout.endswith("interrupted\n")  # in the middle of the line before, perhaps
 
 
 @pytest.fixture
