@@ -24,6 +24,8 @@ from haiprof.export.chosen import Chosen, chosen
 from haiprof.export.lanes import brackets, lanes, pieces
 from haiprof.runs import ROLE_NODE
 from haiprof.views.intervals import Index, Times
+from haiprof.views.run.stack_calls import calls
+from haiprof.views.run.stacks import Tree, rooted
 
 if TYPE_CHECKING:
     from haiprof.analyzer import Analyzer
@@ -165,6 +167,7 @@ class _Process:
         self._critical_path()
         self._device_spans()
         self._collectives()
+        self._stacks()
         self._samples()
         self._allocations()
         self._events()
@@ -242,6 +245,20 @@ class _Process:
             lambda side: self._track(f"communication, {side}"),
             "side",
             _COLLECTIVES,
+        )
+
+    def _stacks(self) -> None:
+        frames = self._process.read(schema.FRAMES)
+        if not frames.height:
+            return
+        tree = Tree(frames)
+        samples = rooted(self._process.read(schema.STACKS), tree)
+        self._slices(
+            calls(samples, tree).with_columns(sampled=pl.lit("sampled", pl.Categorical())),
+            ("process", "thread"),
+            lambda process, thread: self._track(_sampled(self._process.process.pid, process, thread)),
+            "sampled",
+            ("samples",),
         )
 
     def _samples(self) -> None:
@@ -488,6 +505,13 @@ def _groups(frame: pl.DataFrame, by: Sequence[str]) -> Iterator[tuple[tuple[Any,
     for row in range(found.height):
         *key, _ = found.row(row)
         yield tuple(key), found["row"][row].to_numpy().astype(np.int64)
+
+
+def _sampled(pid: int | None, process: int, thread: int) -> str:
+    if process == pid:
+        return "stacks, main thread" if thread == pid else f"stacks, thread {thread}"
+    worker = f"stacks, worker {process}"
+    return worker if thread == process else f"{worker}, thread {thread}"
 
 
 def _gpu(device: int | None) -> str:

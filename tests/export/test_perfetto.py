@@ -145,6 +145,25 @@ def test_a_run_of_ours_has_counters_device_phases_and_events(tmp_path: Path) -> 
     assert {each.depth for each in steps} == {0}
 
 
+def test_sampled_stacks_have_a_lane_for_each_thread(tmp_path: Path) -> None:
+    run = runs.write_run(tmp_path / "run")
+    process = runs.write_process(run, 0)
+    of_worker = runs.stack(0, 1, process=2000, thread=2000)
+    of_main = [runs.stack(0, 2, 2, thread=1000), runs.stack(200, 3, thread=1000)]
+    runs.write_closed(process, schema.FRAMES, runs.FRAMES)
+    runs.write_closed(process, schema.STACKS, [*of_main, of_worker])
+    trace = _written(Analyzer(run), tmp_path)
+    main = trace.on("rank 0 on n0", "stacks, main thread")
+    assert [(each.name, each.end - each.start, each.depth) for each in main] == [
+        ("<module> (/job/train.py)", 300 * runs.MS, 0),
+        ("Model.forward (/job/model.py)", 200 * runs.MS, 1),
+        ("backward (/job/train.py)", 100 * runs.MS, 1),
+    ]
+    assert [each.args["samples"] for each in main] == [3, 2, 1]
+    worker = trace.on("rank 0 on n0", "stacks, worker 2000")
+    assert [each.name for each in worker] == ["<module> (/job/train.py)", "load (/job/data.py)"]
+
+
 def test_each_stage_of_a_pipeline_has_a_lane(tmp_path: Path) -> None:
     run = runs.write_run(tmp_path / "run")
     rows = [

@@ -119,10 +119,19 @@ class Tree:
         return [text(row) for row in rows.tolist()]
 
 
+def rooted(stacks: pl.DataFrame, tree: Tree) -> pl.DataFrame:
+    """Return the samples of the job's threads, and in ``row`` which node of the tree each is at."""
+    rows = tree.rows_of(stacks["stack"].cast(pl.Int64).to_numpy())
+    known = rows >= 0
+    if known.any():
+        known[known] = ~tree.is_ours()[rows[known]]
+    return stacks.with_columns(pl.Series("row", rows)).filter(pl.Series(known))
+
+
 def placed(stacks: pl.DataFrame, tree: Tree, spans: pl.DataFrame) -> pl.DataFrame:
     """Return the samples of one process with their step and phase, and the row of their node.
 
-    Columns are those of the table ``stacks``, ``step``, ``phase`` and ``row`` (in ``tree``). Step
+    Columns are those of :func:`rooted`, ``step`` and ``phase``. Step
     and phase are the process's at that time; null for a sample that goes on beyond the phase, as
     of a thread that waits for long. haiprof's own threads are left out.
 
@@ -131,11 +140,7 @@ def placed(stacks: pl.DataFrame, tree: Tree, spans: pl.DataFrame) -> pl.DataFram
         tree: of table ``frames``.
         spans: its steps and phases, with :data:`SPAN_COLUMNS`.
     """
-    rows = tree.rows_of(stacks["stack"].cast(pl.Int64).to_numpy())
-    known = rows >= 0
-    if known.any():
-        known[known] = ~tree.is_ours()[rows[known]]
-    stacks = stacks.filter(pl.Series(known))
+    stacks = rooted(stacks, tree)
     start = stacks["start"].to_numpy()
     # From the first sample to the last one: each of them stands for the time that follows it.
     count = np.maximum(stacks["samples"].to_numpy().astype(np.int64), 1)
@@ -147,7 +152,6 @@ def placed(stacks: pl.DataFrame, tree: Tree, spans: pl.DataFrame) -> pl.DataFram
     steps, at_step = found["step"]
     phases, at_phase = found["phase"]
     return stacks.with_columns(
-        pl.Series("row", rows[known]),
         _taken(steps["step"], at_step).alias("step"),
         _taken(phases["name"].cast(pl.Categorical), at_phase).alias("phase"),
     )
@@ -210,11 +214,7 @@ def flame(samples: pl.DataFrame, tree: Tree, by: By = "line") -> pl.DataFrame:
         tree: their nodes.
         by: what makes two frames the same.
     """
-    from haiprof import _core
-
-    what = ["function", "file", *(["line"] if by == "line" else [])]
-    names = _numbered(tree.frames.select(what))
-    path, parent, name, depth = _core.fold(tree.parent.astype(np.int32), names)
+    path, parent, frames, depth = folded_by(tree, by)
     row = samples["row"].to_numpy()
     weight = samples["duration"].to_numpy()
     own, running, count = (np.zeros(len(parent), np.int64) for _ in range(3))
@@ -226,17 +226,14 @@ def flame(samples: pl.DataFrame, tree: Tree, by: By = "line") -> pl.DataFrame:
     for level in range(int(depth.max(initial=0)), 0, -1):
         at = np.flatnonzero((depth == level) & (parent >= 0))
         np.add.at(total, parent[at], total[at])
-    first = np.zeros(int(names.max(initial=0)) + 1, np.int64)
-    first[names] = np.arange(len(names))
-    frames = tree.frames[first[name].tolist()]
     whole = pl.DataFrame(
         {
             "path": np.arange(len(parent)),
             "parent": pl.Series(parent).replace(-1, None),
             "depth": depth,
-            "function": frames["function"].cast(pl.String),
-            "file": frames["file"].cast(pl.String),
-            "line": frames["line"] if by == "line" else pl.repeat(None, len(name), eager=True),
+            "function": frames["function"],
+            "file": frames["file"],
+            "line": frames["line"] if by == "line" else pl.repeat(None, len(parent), eager=True),
             "total": total,
             "self": own,
             "running": running,
@@ -244,6 +241,26 @@ def flame(samples: pl.DataFrame, tree: Tree, by: By = "line") -> pl.DataFrame:
         }
     ).select(pl.col(column).cast(kind) for column, kind in FLAME_SCHEMA.items())
     return _renumbered(whole.filter(pl.col("total") > 0))
+
+
+def folded_by(tree: Tree, by: By) -> tuple[Numbers, Numbers, pl.DataFrame, Numbers]:
+    """Return the paths of calls of a tree: nodes of the same frames below the same path are one.
+
+    Returns:
+        Of each node its path; of each path its parent (-1: none), its frame (``function``,
+        ``file`` and, by line, ``line``) and its depth, 0 for the outermost.
+    """
+    from haiprof import _core
+
+    what = ["function", "file", *(["line"] if by == "line" else [])]
+    frames = tree.frames.select(what).cast({"function": pl.String, "file": pl.String})
+    names = _numbered(frames)
+    path, parent, name, depth = _core.fold(tree.parent.astype(np.int32), names)
+    first = np.zeros(int(names.max(initial=0)) + 1, np.int64)
+    first[names] = np.arange(len(names))
+    numbers = (np.asarray(each, np.int64) for each in (path, parent, depth))
+    of_node, above, level = numbers
+    return of_node, above, frames[first[name].tolist()], level
 
 
 def flame_by_phase(samples: pl.DataFrame, tree: Tree, by: By = "line") -> pl.DataFrame:
