@@ -256,7 +256,9 @@ class _Process:
         self._slices(
             calls(samples, tree).with_columns(sampled=pl.lit("sampled", pl.Categorical())),
             ("process", "thread"),
-            lambda process, thread: self._track(_sampled(self._process.process.pid, process, thread)),
+            lambda process, thread: self._track(
+                _sampled(self._process.process.pid, process, thread)
+            ),
             "sampled",
             ("samples",),
         )

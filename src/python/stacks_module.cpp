@@ -30,15 +30,21 @@ py::bytes layout_of_this_python() {
   return {reinterpret_cast<const char*>(&layout), sizeof layout};
 }
 
+stacks::OwnPython own_python() {
+  stacks::OwnPython own{};
+  if (const char* const why = haiprof_describe_python(&own.layout)) throw std::runtime_error(why);
+  void* const runtime = dlsym(RTLD_DEFAULT, "_PyRuntime");
+  if (runtime == nullptr) throw std::runtime_error("this Python does not export its state");
+  own.runtime = reinterpret_cast<std::uintptr_t>(runtime);
+  return own;
+}
+
 py::bytes layout_of(pid_t pid) {
-  ring::PythonLayout own;
-  if (const char* const why = haiprof_describe_python(&own)) throw std::runtime_error(why);
+  const stacks::OwnPython own = own_python();
   stacks::Elsewhere found;
   {
     const Unlocked unlocked;
-    void* const runtime = dlsym(RTLD_DEFAULT, "_PyRuntime");
-    if (runtime == nullptr) throw std::runtime_error("this Python does not export its state");
-    found = stacks::layout_of(pid, own, reinterpret_cast<std::uintptr_t>(runtime));
+    found = stacks::layout_of(pid, own.layout, own.runtime);
   }
   if (found.reason.empty()) {
     return {reinterpret_cast<const char*>(&found.layout), sizeof found.layout};
@@ -141,7 +147,15 @@ py::tuple thread_state(pid_t pid, std::uint32_t thread) {
 
 class StackSampler {
  public:
-  explicit StackSampler(double hz) { sampler_.emplace(hz); }
+  explicit StackSampler(double hz) {
+    std::optional<stacks::OwnPython> own;
+    try {
+      own = own_python();
+    } catch (const std::runtime_error&) {
+      // A Python that is not known: the jobs', if they run the same, neither.
+    }
+    sampler_.emplace(hz, own);
+  }
   StackSampler(const StackSampler&) = delete;
   StackSampler& operator=(const StackSampler&) = delete;
   ~StackSampler() {

@@ -22,6 +22,7 @@
 #include <utility>
 
 #include "base/unique_fd.h"
+#include "stacks/elsewhere.h"
 #include "stacks/python_stacks.h"
 #include "stacks/stack_tree.h"
 
@@ -72,6 +73,18 @@ std::uint64_t start_time_in(int folder) noexcept {
   return std::strtoull(at, nullptr, 10);
 }
 
+// Whether a process is a worker that Python's multiprocessing has spawned: it is no copy of its
+// parent, but a Python of its own.
+bool is_spawned(int folder) noexcept {
+  const base::UniqueFd file(openat(folder, "cmdline", O_RDONLY | O_CLOEXEC));
+  char text[4096];
+  const ssize_t got = file ? ::read(file.get(), text, sizeof text) : -1;
+  if (got <= 0) return false;
+  using namespace std::string_view_literals;
+  return std::string_view(text, static_cast<std::size_t>(got))
+             .find("\0--multiprocessing-fork\0"sv) != std::string_view::npos;
+}
+
 // Numbers of the processes that threads of a process have started.
 void children_of(pid_t pid, std::string_view thread, std::vector<pid_t>& children) {
   char path[96];
@@ -112,10 +125,12 @@ struct Sampler::Watched {
 
 // What is sampled together: a process and its children.
 struct Sampler::Group {
-  Group(uid_t user, const ring::PythonLayout& where, std::uint32_t first_node)
-      : owner(user), layout(where), tree(first_node) {}
+  Group(uid_t user, const ring::PythonLayout& where, std::uint32_t first_node,
+        const std::optional<OwnPython>& of_us)
+      : owner(user), layout(where), own(of_us), tree(first_node) {}
 
   std::unique_ptr<Watched> opened(pid_t pid);
+  std::unique_ptr<Watched> opened_spawned(pid_t pid);
   void look(std::int64_t now, std::int64_t period, const std::vector<pid_t>& watched);
   bool look(Watched& process, std::int64_t period);
   void find_children(bool of_all_threads, const std::vector<pid_t>& watched);
@@ -127,6 +142,7 @@ struct Sampler::Group {
 
   const uid_t owner;
   const ring::PythonLayout layout;
+  const std::optional<OwnPython> own;
   Functions functions;
   StackTree tree;
   std::vector<std::unique_ptr<Watched>> processes;  // the one that was named comes first
@@ -157,6 +173,20 @@ struct Sampler::Shared {
 // Null: it is not there, or another user's.
 std::unique_ptr<Sampler::Watched> Sampler::Group::opened(pid_t pid) {
   auto process = std::make_unique<Watched>(pid, layout, functions);
+  const std::string path = "/proc/" + std::to_string(pid);
+  process->folder.reset(open_folder(path));
+  if (!process->folder || !is_the_owners(*process)) return nullptr;
+  return is_spawned(process->folder.get()) ? opened_spawned(pid) : std::move(process);
+}
+
+// Null, too, while it has not loaded its Python yet.
+std::unique_ptr<Sampler::Watched> Sampler::Group::opened_spawned(pid_t pid) {
+  if (!own || ThreadStates(pid).state(static_cast<std::uint32_t>(pid)) == State::uninterruptible) {
+    return nullptr;
+  }
+  const Elsewhere found = layout_of(pid, own->layout, own->runtime);
+  if (!found.reason.empty() || !PythonStacks::possible(found.layout)) return nullptr;
+  auto process = std::make_unique<Watched>(pid, found.layout, functions);
   const std::string path = "/proc/" + std::to_string(pid);
   process->folder.reset(open_folder(path));
   if (!process->folder || !is_the_owners(*process)) return nullptr;
@@ -209,7 +239,8 @@ void Sampler::Group::look(std::int64_t now, std::int64_t period,
       for (const auto& process : processes) end(*process);
       return;
     }
-    others.push_back(processes[i]->pid);
+    // A worker that has been spawned just now was its parent's copy until then.
+    if (!is_spawned(processes[i]->folder.get())) others.push_back(processes[i]->pid);
     processes.erase(processes.begin() + static_cast<std::ptrdiff_t>(i));
   }
 }
@@ -362,7 +393,8 @@ void Sampler::Shared::publish(Group& group) {
   group.last_counts = group.counts;
 }
 
-Sampler::Sampler(double hz) : shared_(std::make_shared<Shared>()) {
+Sampler::Sampler(double hz, std::optional<OwnPython> own)
+    : shared_(std::make_shared<Shared>()), own_(own) {
   shared_->hz = hz;
   // Signals are for the threads that expect them.
   sigset_t all, before;
@@ -393,7 +425,7 @@ void Sampler::set_hz(double hz) {
 bool Sampler::watch(pid_t pid, std::uint64_t start_time, uid_t owner,
                     const ring::PythonLayout& layout, std::uint32_t first_node) {
   if (!PythonStacks::possible(layout)) return false;
-  auto group = std::make_shared<Group>(owner, layout, first_node);
+  auto group = std::make_shared<Group>(owner, layout, first_node, own_);
   std::unique_ptr<Watched> process = group->opened(pid);
   if (process == nullptr || start_time_in(process->folder.get()) != start_time) return false;
   group->processes.push_back(std::move(process));

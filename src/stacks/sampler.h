@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -58,9 +59,16 @@ struct Counts {
   std::string problem;        // why nothing is sampled of it while it lives; empty: all is well
 };
 
+// The Python of this process. Workers that a process spawns run the same one, somewhere else.
+struct OwnPython {
+  ring::PythonLayout layout;
+  std::uint64_t runtime;  // the address of its _PyRuntime
+};
+
 class Sampler {
  public:
-  explicit Sampler(double hz);
+  // own: without it, workers that are spawned are not sampled.
+  explicit Sampler(double hz, std::optional<OwnPython> own = {});
   Sampler(const Sampler&) = delete;
   Sampler& operator=(const Sampler&) = delete;
   // Does not wait for a look at a process whose memory the kernel keeps locked.
@@ -69,8 +77,8 @@ class Sampler {
   double hz() const;
   void set_hz(double hz);
 
-  // Begins to sample a process and the children that it forks. False: it is not the one meant, by
-  // its start time and owner, or the layout is not one.
+  // Begins to sample a process and the workers that it forks, or spawns. False: it is not the one
+  // meant, by its start time and owner, or the layout is not one.
   bool watch(pid_t pid, std::uint64_t start_time, uid_t owner, const ring::PythonLayout& layout,
              std::uint32_t first_node);
   // Returns what take() would, and what was still going on.
@@ -92,6 +100,7 @@ class Sampler {
 
   // The thread has it, too, and outlives us when it cannot end.
   std::shared_ptr<Shared> shared_;
+  std::optional<OwnPython> own_;
 };
 
 }  // namespace haiprof::stacks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -89,6 +90,12 @@ class Sampled:
 Start = Callable[..., "tuple[subprocess.Popen[str], bytes]"]
 
 
+def children(process: subprocess.Popen[str]) -> list[int]:
+    """Return the processes that its main thread has started."""
+    numbers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+    return [int(number) for number in numbers.split()]
+
+
 @pytest.fixture
 def start() -> Iterator[Start]:
     """Start a program that prints its layout, then a line, when it is ready."""
@@ -108,6 +115,9 @@ def start() -> Iterator[Start]:
 
     yield run
     for process in started:
+        if process.poll() is None:
+            for child in children(process):  # they have its output, too
+                os.kill(child, signal.SIGKILL)
         process.kill()
         process.communicate()
 
@@ -214,13 +224,44 @@ def test_forked_workers_are_sampled_and_other_programs_are_not(start: Start) -> 
     time.sleep(4)  # children are looked for each second
     sampled.end()
     found = {s.process for s in sampled.samples}
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     (worker,) = found - {process.pid}
-    assert str(worker) in children
-    assert len(children) == 2
+    assert worker in children(process)
+    assert len(children(process)) == 2
     assert {sampled.names(s)[0] for s in sampled.samples if s.process == worker} == {"worker"}
-    for child in children:
-        os.kill(int(child), 9)
+
+
+SPAWNS = """
+import multiprocessing, sys, time
+# The worker imports it by name: what -c ran has none.
+sys.path.insert(0, {folder!r})
+import spawned_work
+worker = multiprocessing.get_context("spawn").Process(target=spawned_work.works, daemon=True)
+worker.start()
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def test_spawned_workers_are_sampled_and_what_watches_their_resources_is_not(
+    start: Start, tmp_path: Path
+) -> None:
+    (tmp_path / "spawned_work.py").write_text("import time\ndef works():\n    time.sleep(600)\n")
+    process, layout = start(SPAWNS.format(folder=str(tmp_path)))
+    sampled = Sampled(process.pid, layout, HZ)
+
+    def seen() -> dict[int, set[str]]:
+        found: dict[int, set[str]] = {}
+        for sample in sampled.take():
+            found.setdefault(sample.process, set()).add(sampled.names(sample)[0])
+        found.pop(process.pid, None)
+        return found
+
+    wait_for(lambda: any("works" in names for names in seen().values()), 60)
+    assert len(children(process)) == 2  # the worker, and its tracker of resources
+    (worker,) = seen()
+    assert worker in children(process)
+    command = Path(f"/proc/{worker}/cmdline").read_text()
+    assert "--multiprocessing-fork" in command
 
 
 def test_only_the_very_process_is_watched(start: Start) -> None:
