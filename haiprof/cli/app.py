@@ -368,6 +368,12 @@ def stacks(
     speedscope: Annotated[
         bool, typer.Option("--speedscope", help="Print a file for speedscope.")
     ] = False,
+    native: Annotated[
+        bool,
+        typer.Option(
+            "--native", help="Show C and C++ frames, too: stops each process for a moment."
+        ),
+    ] = False,
     nodes: _Nodes = "",
     hostfile: _Hostfile = "",
 ) -> None:
@@ -379,7 +385,7 @@ def stacks(
     if len(forms) > 1:
         raise typer.BadParameter(f"--{forms[0]}, --{forms[1]}: choose one of them")
     form = forms[0] if forms else "text"
-    raise typer.Exit(show_stacks(Wanted(job, form, _hosts(nodes, hostfile))))
+    raise typer.Exit(show_stacks(Wanted(job, form, _hosts(nodes, hostfile), native)))
 
 
 @app.command()

@@ -11,6 +11,7 @@ from typing import Final
 from haiprof.cli.process.console import say, spinner
 from haiprof.common.frame_texts import frame_text
 from haiprof.common.printable import printable
+from haiprof.control.native_frames import missing
 from haiprof.control.stacks import Frame, Group, Looked, Thread, chosen, grouped, look_at
 from haiprof.export.stack_texts import Weights, folded, speedscope
 
@@ -30,27 +31,33 @@ class Wanted:
         target: as of :func:`haiprof.control.stacks.chosen`.
         form: ``text``, ``json``, ``folded`` or ``speedscope``.
         hosts: where, if not here.
+        native: stop each process for a moment, to show its C and C++ frames, too.
     """
 
     target: str | None
     form: str = "text"
     hosts: Sequence[str] = ()
+    native: bool = False
 
 
 def show_stacks(wanted: Wanted) -> int:
     """Print the stacks of a job's processes.
 
     Returns:
-        The exit code: 0; 2: no such job here; 3: of some process, or some host, they are not known.
+        The exit code: 0; 2: no such job here, or no pystack; 3: of some process, or some host, they
+        are not known.
     """
     complete = True
+    if wanted.native and not wanted.hosts and (why := missing()):
+        say(why)
+        return NOBODY
     if wanted.hosts:
         from haiprof.cli.hosts.stacks import look_on
 
-        looked, complete = look_on(wanted.hosts, wanted.target)
+        looked, complete = look_on(wanted.hosts, wanted.target, native=wanted.native)
     else:
         with spinner("reading the stacks"):
-            looked = look_at(chosen(wanted.target))
+            looked = look_at(chosen(wanted.target), native=wanted.native)
     if not looked:
         if complete:
             say(_nobody(wanted))
@@ -65,7 +72,8 @@ def show_stacks(wanted: Wanted) -> int:
     else:
         for line in lines(looked):
             print(printable(line))
-    return 0 if complete and not any(process.problem for process in looked) else NOT_ALL
+    incomplete = any(process.problem or process.native_problem for process in looked)
+    return 0 if complete and not incomplete else NOT_ALL
 
 
 def _nobody(wanted: Wanted) -> str:
@@ -103,8 +111,8 @@ def lines(looked: Sequence[Looked]) -> list[str]:
         found += [f"{others.total()} threads that run no Python: {kinds}", ""]
     problems: dict[str, list[Looked]] = {}
     for process in looked:
-        if process.problem:
-            problems.setdefault(process.problem, []).append(process)
+        for problem in filter(None, (process.problem, process.native_problem)):
+            problems.setdefault(problem, []).append(process)
     for problem, those in problems.items():
         found.append(f"{len(those)} of {len(looked)} processes: {problem}: {_labels(those)}")
     return found if found and found[-1] else found[:-1]

@@ -160,11 +160,11 @@ def matching(target: str, timeout: float = _STATUS_SECONDS) -> list[Process]:
     return of_script
 
 
-def at_once(what: Callable[[_T], _R], those: Sequence[_T]) -> Iterable[_R]:
-    """Do something with each, many at a time; returns the results in order."""
+def at_once(what: Callable[[_T], _R], those: Sequence[_T], most: int = _AT_ONCE) -> Iterable[_R]:
+    """Do something with each, at most so many at a time; returns the results in order."""
     if not those:
         return []
-    with ThreadPoolExecutor(min(len(those), _AT_ONCE)) as pool:
+    with ThreadPoolExecutor(min(len(those), most)) as pool:
         return list(pool.map(what, those))
 
 

@@ -1,6 +1,7 @@
 """What the threads of running processes do now: read from outside, with haiprof loaded or without.
 
 No process is stopped, gets a signal, or has to give up its GIL: a hung one answers as any other.
+Only native frames, which nobody gets unasked, need a stop.
 The memory of a process with a thread in uninterruptible sleep is not read, since the kernel may
 keep whoever reads it waiting, too.
 """
@@ -12,7 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -22,6 +23,7 @@ from haiprof.common.places import RING_SUFFIX
 from haiprof.common.process_life import start_time_of
 from haiprof.control.find import Found, find, python_below
 from haiprof.control.jobs import at_once, processes
+from haiprof.control.native_frames import native_frames
 from haiprof.control.sockets import users_folders
 
 #: How long one process may take, s.
@@ -30,6 +32,8 @@ SECONDS: Final = 5.0
 _LOOKS: Final = 3
 _BETWEEN: Final = 0.05
 _ASLEEP: Final = "uninterruptible"
+#: Processes that are unwound at once.
+_NATIVE_AT_ONCE: Final = 4
 
 
 class Frame(NamedTuple):
@@ -42,7 +46,7 @@ class Frame(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """One thread that runs Python.
+    """One thread that runs Python; with native frames, any thread.
 
     Attributes:
         thread: the kernel's number, as this node has it.
@@ -73,9 +77,10 @@ class Looked:
         rank: None without a launcher.
         command: that it was started with.
         forked_by: the process that forked it as a worker; None: it is none.
-        threads: that run Python; the main thread comes first.
-        others: how many run none, by state and what they wait in.
+        threads: whose stacks are known; the main thread comes first.
+        others: how many others there are, by state and what they wait in.
         problem: why its stacks are not known; empty: they are.
+        native_problem: why they have no native frames, if these were asked for; empty: they have.
     """
 
     pid: int
@@ -86,6 +91,7 @@ class Looked:
     threads: list[Thread] = field(default_factory=list)
     others: dict[str, int] = field(default_factory=dict)
     problem: str = ""
+    native_problem: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON takes it."""
@@ -124,9 +130,45 @@ def chosen(target: str | None) -> list[tuple[Found, int | None]]:
     return [*((process, None) for process in found), *python_below(p.pid for p in found)]
 
 
-def look_at(those: Sequence[tuple[Found, int | None]], seconds: float = SECONDS) -> list[Looked]:
-    """Look at processes, many at a time; each may take so long."""
-    return list(at_once(lambda one: _in_time(*one, seconds), those))
+def look_at(
+    those: Sequence[tuple[Found, int | None]], seconds: float = SECONDS, *, native: bool = False
+) -> list[Looked]:
+    """Look at processes, many at a time.
+
+    Args:
+        those: processes, and who has forked them, as :func:`chosen` gives them.
+        seconds: how long each may take, native frames not included.
+        native: stop each for a moment, to have its native frames as well.
+    """
+    looked = list(at_once(lambda one: _in_time(*one, seconds), those))
+    if native:
+        # Each takes hundreds of MB.
+        at_once(_add_native, [each for each in looked if not each.problem], _NATIVE_AT_ONCE)
+    return looked
+
+
+def _add_native(looked: Looked) -> None:
+    stacks, looked.native_problem = native_frames(looked.pid)
+    numbers = _threads(looked.pid)
+    known = {thread.thread: thread for thread in looked.threads}
+    for number, frames in stacks.items():
+        thread = numbers.get(number)
+        if thread is None or not frames or frames[-1][1].endswith(OUR_THREADS):
+            continue
+        before = known.get(thread)
+        named = tuple(Frame(*frame) for frame in frames)
+        if before is not None:
+            known[thread] = replace(before, frames=named)
+            continue
+        state, waits_in = _core.thread_state(looked.pid, thread)
+        known[thread] = Thread(
+            thread, _name(looked.pid, thread), state, waits_in, gil=False, frames=named
+        )
+        kind = _kind(state, waits_in)
+        if looked.others.get(kind):
+            looked.others[kind] -= 1
+    looked.others = {kind: count for kind, count in looked.others.items() if count}
+    looked.threads = sorted(known.values(), key=lambda t: (t.thread != looked.pid, t.thread))
 
 
 def _in_time(process: Found, forked_by: int | None, seconds: float) -> Looked:
@@ -180,12 +222,15 @@ def _look(process: Found, looked: Looked) -> None:
         looked.threads.append(Thread(known, _name(pid, known), state, waits_in, gil, named, cut))
     looked.threads.sort(key=lambda thread: (thread.thread != pid, thread.thread))
     others = Counter(
-        f"{state} in {waits_in}" if waits_in else state
+        _kind(*_core.thread_state(pid, thread))
         for thread in numbers.values()
         if thread not in with_python
-        for state, waits_in in [_core.thread_state(pid, thread)]
     )
     looked.others = dict(others)
+
+
+def _kind(state: str, waits_in: str | None) -> str:
+    return f"{state} in {waits_in}" if waits_in else state
 
 
 def _reason(error: Exception) -> str:

@@ -7,17 +7,23 @@ from typing import Final
 
 from haiprof.cli.hosts.fan_out import ANSWER_SECONDS, Hosts
 from haiprof.cli.process.console import spinner
+from haiprof.control import native_frames
 from haiprof.control.stacks import SECONDS, Looked
 
 _MODULE: Final = "haiprof.cli.hosts.stacks_end"
+#: Of the processes of one host, several at a time.
+_NATIVE_SECONDS: Final = 4 * native_frames.SECONDS
 
 
-def look_on(hosts: Sequence[str], target: str | None) -> tuple[list[Looked], bool]:
+def look_on(
+    hosts: Sequence[str], target: str | None, *, native: bool = False
+) -> tuple[list[Looked], bool]:
     """Return the processes of a job on these hosts, each labelled with its host.
 
     Args:
         hosts: where.
         target: as of :func:`haiprof.control.stacks.chosen`.
+        native: as of :func:`haiprof.control.stacks.look_at`.
 
     Returns:
         Them, and whether every host has answered.
@@ -27,9 +33,10 @@ def look_on(hosts: Sequence[str], target: str | None) -> tuple[list[Looked], boo
     """
     found: list[Looked] = []
     complete = True
-    with Hosts(hosts, _MODULE, {"target": target}) as everyone:
+    seconds = ANSWER_SECONDS + SECONDS + (_NATIVE_SECONDS if native else 0.0)
+    with Hosts(hosts, _MODULE, {"target": target, "native": native}) as everyone:
         with spinner(f"reading the stacks on {len(everyone.hosts)} hosts"):
-            everyone.listen(ANSWER_SECONDS + SECONDS, until=lambda host: "looked" in host.said)
+            everyone.listen(seconds, until=lambda host: "looked" in host.said)
         if everyone.interrupted:
             raise KeyboardInterrupt
         for host in everyone.hosts:

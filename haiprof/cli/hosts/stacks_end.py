@@ -18,4 +18,5 @@ def main() -> NoReturn:
 
 
 def _obey(task: dict[str, Any], control: int, send: Callable[..., None]) -> None:
-    send(looked=[process.as_json() for process in look_at(chosen(task["target"]))])
+    those = look_at(chosen(task["target"]), native=task["native"])
+    send(looked=[process.as_json() for process in those])
