@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -184,9 +186,10 @@ def test_forward_compiled_before_the_hooks_came(recorded: Any, compiled: Any) ->
     assert [row.name for row in recorded.spans()] == ["forward"]
 
 
-@torch.compile(backend="eager")
-def scaled(x: Any) -> Any:
-    return x * 0.01
+@functools.cache
+def scaled() -> Callable[[Any], Any]:
+    """Not compiled while tests are collected: that imports a second of torch."""
+    return torch.compile(lambda x: x * 0.01, backend="eager")
 
 
 class Muon(torch.optim.Optimizer):
@@ -198,7 +201,7 @@ class Muon(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self) -> None:
         for parameter in self.param_groups[0]["params"]:
-            parameter -= scaled(parameter.grad)
+            parameter -= scaled()(parameter.grad)
 
 
 class CompiledBackward(torch.autograd.Function):
@@ -208,7 +211,7 @@ class CompiledBackward(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, gradient: Any) -> Any:
-        return scaled(gradient)
+        return scaled()(gradient)
 
 
 def test_compiled_parts_of_optimizer_and_backward_belong_to_them(recorded: Any) -> None:
