@@ -15,6 +15,10 @@ MIN_RING_BYTES: Final[int]
 #: Names of the numbers that records have, in order; 0 stands for one of a newer layout.
 CATEGORIES: Final[tuple[str, ...]]
 ACTIVITY_KINDS: Final[tuple[str, ...]]
+OPERATIONS: Final[tuple[str, ...]]
+COLLECTIVE_SIDES: Final[tuple[str, ...]]
+#: By c10's numbers; "other" stands for those that have no short name.
+ELEMENT_TYPES: Final[tuple[str, ...]]
 
 # -- the ring of this process (src/ring) ---------------------------------------------------------
 
@@ -638,6 +642,31 @@ def share_out(
 
     Raises:
         ValueError: the arrays differ in length, or an interval is of no row.
+    """
+
+# -- collectives (src/collectives) ----------------------------------------------------------------
+
+def watch_collectives() -> list[str]:
+    """Record the communication of torch.distributed from now on. Idempotent.
+
+    Returns:
+        The backends that are watched, each followed by what of it is not seen; none: there are
+        none, or of an unknown version.
+    """
+
+def leave_collectives() -> None:
+    """Record it no longer. Idempotent."""
+
+def name_group(name: str, size: int, ask: Callable[[], object]) -> bool:
+    """Give a group its name.
+
+    Args:
+        name: as ranks have it in common.
+        size: ranks in it.
+        ask: calls a method of its backend: ``_get_sequence_number_for_group``.
+
+    Returns:
+        Whether that was seen.
     """
 
 # -- paths (src/paths) ----------------------------------------------------------------------------

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MAJOR: Final = 1
-MINOR: Final = 5
+MINOR: Final = 6
 
 #: Arrow schema metadata keys.
 KEY_FORMAT: Final = "haiprof.format"
@@ -231,10 +231,15 @@ COLLECTIVES: Final = Table(
     "one communication, on the host or as a kernel",
     _columns(
         ("start", "int64", "ns, UTC epoch"),
-        ("duration", "int64", "ns: of the host's call, or of the kernel"),
-        ("side", "text", "host or device"),
+        ("duration", "int64", "ns: of the host's call, of the kernel, of all of it, or of the wait"),
+        (
+            "side",
+            "text",
+            "host (the call), device (the kernel), work (from the call to its end), wait (of a "
+            "thread of the job)",
+        ),
         ("op", "text", "all_reduce, all_gather, send, …"),
-        ("thread", "uint32", "kernel thread id of the host's call", True),
+        ("thread", "uint32", "kernel thread id of the host's call, or that waits", True),
         ("external", "uint64", "id of the op that made it", True),
         ("correlation", "uint64", "of the kernel", True),
         ("group", "text", "name of the process group", True),
@@ -245,6 +250,17 @@ COLLECTIVES: Final = Table(
         ("elements_out", "int64", "elements that each rank gets", True),
         ("bytes", "int64", "of the inputs of one rank", True),
         ("attributes", "text", "JSON object: all further fields", True),
+        # What only a recorded job knows.
+        ("step", "uint32", "number of the step in which it was asked for, or waited for", True),
+        (
+            "sequence",
+            "uint64",
+            "number in its group; of a message, among those from the one rank to the other",
+            True,
+        ),
+        ("begun", "int64", "ns after start: when work on it began", True),
+        ("peer", "uint32", "rank in the group: the other end of a message, else the root", True),
+        ("failed", "uint16", "1: it ended with an error", True),
     ),
 )
 

@@ -23,6 +23,9 @@ _NUMBERED: Final = {
     ("kernels", "kind"): _core.ACTIVITY_KINDS,
     ("kernels", "copy_kind"): COPY_KINDS,
     ("device_spans", "category"): _core.CATEGORIES,
+    ("collectives", "side"): _core.COLLECTIVE_SIDES,
+    ("collectives", "op"): _core.OPERATIONS,
+    ("collectives", "type"): _core.ELEMENT_TYPES,
 }
 #: With this many texts in one column, rows of our own go on in a new file without them. (A ring's
 #: go on in the same file: their dictionary begins anew there, see ``src/drain/columns.h``.)

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 namespace haiprof::drain {
 namespace {
@@ -72,9 +73,9 @@ void TextColumn::clear() {
   ++renewed;
 }
 
-std::array<TextColumn*, 9> Drain::text_columns() noexcept {
-  return {&spans.name,    &spans.attributes, &events.kind,  &events.text,      &events.attributes,
-          &values.metric, &values.instance,  &kernels.name, &device_spans.name};
+std::array<TextColumn*, 10> Drain::text_columns() noexcept {
+  return {&spans.name,    &spans.attributes, &events.kind,  &events.text,       &events.attributes,
+          &values.metric, &values.instance,  &kernels.name, &device_spans.name, &collectives.group};
 }
 
 ring::Refusal Drain::open(const std::string& path, const Through& through,
@@ -203,6 +204,20 @@ void Drain::take(const ring::RecordView& record) {
       devices[p.device] = p;
       return;
     }
+    case ring::RecordType::collective: {
+      ring::CollectivePayload p;
+      if (!payload_of(record, p)) break;
+      if (on_disk("collectives", record)) return;
+      take_collective(record, p);
+      return;
+    }
+    case ring::RecordType::collective_wait: {
+      ring::CollectiveWaitPayload p;
+      if (!payload_of(record, p)) break;
+      if (on_disk("collectives", record)) return;
+      take_wait(record, p);
+      return;
+    }
     case ring::RecordType::rebase:
       return;
   }
@@ -261,6 +276,66 @@ void Drain::take_activity(const ring::RecordView& record, const ring::ActivityPa
   }
 }
 
+void Drain::take_collective(const ring::RecordView& record, const ring::CollectivePayload& p) {
+  Collectives& t = collectives;
+  const std::int64_t end = timeline_.utc_ns(record.ticks);
+  const std::int64_t start = timeline_.utc_ns(record.ticks - p.duration_ticks);
+  const Side side = (p.flags & ring::kCallOnly) != 0 ? Side::host : Side::work;
+  t.start.push(start);
+  t.duration.push(difference(end, start));
+  t.side.push(static_cast<std::uint32_t>(side));
+  t.operation.push(static_cast<std::uint32_t>(p.operation));
+  t.thread.push_unless(p.thread, 0);
+  t.group.push_text(record, p.group);
+  t.size.push_unless(p.size, kNone);
+  const bool typed = p.type != ring::kNoType;
+  if (typed) {
+    t.type.push(p.type);
+    t.elements_in.push(static_cast<std::int64_t>(p.elements_in));
+    t.elements_out.push(static_cast<std::int64_t>(p.elements_out));
+  } else {
+    t.type.push_null();
+    t.elements_in.push_null();
+    t.elements_out.push_null();
+  }
+  const std::uint64_t each =
+      p.type < std::size(ring::kElementTypes) ? ring::kElementTypes[p.type].bytes : 0;
+  if (each != 0) {
+    t.bytes.push(static_cast<std::int64_t>(p.elements_in * each));
+  } else {
+    t.bytes.push_null();
+  }
+  t.step.push_unless(p.step, kNone);
+  t.sequence.push_unless(p.sequence, 0);
+  if (p.queued_ticks <= p.duration_ticks) {
+    t.begun.push(
+        difference(timeline_.utc_ns(record.ticks - p.duration_ticks + p.queued_ticks), start));
+  } else {
+    t.begun.push_null();
+  }
+  t.peer.push_unless(p.peer, kNone);
+  t.failed.push_unless((p.flags & ring::kFailed) != 0 ? 1 : 0, 0);
+}
+
+void Drain::take_wait(const ring::RecordView& record, const ring::CollectiveWaitPayload& p) {
+  Collectives& t = collectives;
+  const std::int64_t end = timeline_.utc_ns(record.ticks);
+  const std::int64_t start = timeline_.utc_ns(record.ticks - p.duration_ticks);
+  t.start.push(start);
+  t.duration.push(difference(end, start));
+  t.side.push(static_cast<std::uint32_t>(Side::wait));
+  t.operation.push(static_cast<std::uint32_t>(p.operation));
+  t.thread.push(record.thread);
+  t.group.push_text(record, p.group);
+  t.size.push_unless(p.size, kNone);
+  t.type.push_null();
+  for (auto* column : {&t.elements_in, &t.elements_out, &t.bytes, &t.begun}) column->push_null();
+  t.step.push_unless(p.step, kNone);
+  t.sequence.push_unless(p.sequence, 0);
+  t.peer.push_unless(p.peer, kNone);
+  t.failed.push_null();
+}
+
 namespace {
 
 template <typename Function>
@@ -288,6 +363,13 @@ void each_column(DeviceSpans& t, Function&& f) {
       f(t.microbatch), f(t.uncertainty), f(t.stage), f(t.chunk);
 }
 
+template <typename Function>
+void each_column(Collectives& t, Function&& f) {
+  f(t.start), f(t.duration), f(t.side), f(t.operation), f(t.thread), f(t.group), f(t.size),
+      f(t.type), f(t.elements_in), f(t.elements_out), f(t.bytes), f(t.step), f(t.sequence),
+      f(t.begun), f(t.peer), f(t.failed);
+}
+
 }  // namespace
 
 void Drain::clear() {
@@ -297,6 +379,7 @@ void Drain::clear() {
   each_column(values, clear_column);
   each_column(kernels, clear_column);
   each_column(device_spans, clear_column);
+  each_column(collectives, clear_column);
 }
 
 }  // namespace haiprof::drain

@@ -160,6 +160,31 @@ struct DeviceSpans {
   Column<std::uint32_t> stream, step, microbatch, uncertainty, stage, chunk;
 };
 
+struct Collectives {
+  Column<std::int64_t> start, duration;
+  Column<std::uint32_t> side;       // Side numbers
+  Column<std::uint32_t> operation;  // ring::Operation numbers
+  Column<std::uint32_t> thread;
+  TextColumn group;
+  Column<std::uint32_t> size;
+  Column<std::uint32_t> type;  // numbers of ring::kElementTypes
+  Column<std::int64_t> elements_in, elements_out, bytes;
+  Column<std::uint32_t> step;
+  Column<std::uint64_t> sequence;
+  Column<std::int64_t> begun;
+  Column<std::uint32_t> peer;
+  Column<std::uint16_t> failed;
+};
+// What of a communication a row is. A deep trace has the first two.
+enum class Side : std::uint32_t {
+  other = 0,
+  host = 1,    // the call that asks for it
+  device = 2,  // its kernel
+  work = 3,    // all of it, from the call to its end
+  wait = 4,    // a thread of the job that waits for it
+};
+inline constexpr const char* kSideNames[] = {"other", "host", "device", "work", "wait"};
+
 // Drains one ring into columns.
 class Drain {
  public:
@@ -188,15 +213,18 @@ class Drain {
   Values values;
   Kernels kernels;
   DeviceSpans device_spans;
+  Collectives collectives;
   // By ordinal; texts are string table ids. No table of its own: the process file has them.
   std::map<std::uint16_t, ring::DevicePayload> devices;
 
  private:
-  std::array<TextColumn*, 9> text_columns() noexcept;
+  std::array<TextColumn*, 10> text_columns() noexcept;
   void take(const ring::RecordView& record);
   void take_kernel(const ring::RecordView& record, const ring::KernelPayload& p,
                    std::uint32_t graph, std::uint64_t graph_node);
   void take_activity(const ring::RecordView& record, const ring::ActivityPayload& p);
+  void take_collective(const ring::RecordView& record, const ring::CollectivePayload& p);
+  void take_wait(const ring::RecordView& record, const ring::CollectiveWaitPayload& p);
   bool on_disk(const char* table, const ring::RecordView& record) const;
 
   ring::Reader reader_;

@@ -45,17 +45,6 @@ bool writable(void** slot) noexcept {
   return woken >= 0;
 }
 
-// Leaves the memory as it is: closed to writes, or not. False: it cannot be opened.
-bool store(void** slot, void* value, bool guarded) noexcept {
-  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
-  void* const from = reinterpret_cast<void*>(address_of(slot) / page * page);
-  const bool closed = guarded && !writable(slot);
-  if (closed && mprotect(from, page, PROT_READ | PROT_WRITE) != 0) return false;
-  std::atomic_ref<void*>(*slot).store(value, std::memory_order_release);
-  if (closed) mprotect(from, page, PROT_READ);
-  return true;
-}
-
 bool lies_in(const dl_phdr_info& info, const void* pointer) noexcept {
   for (int i = 0; i < info.dlpi_phnum; ++i) {
     const ElfW(Phdr) & header = info.dlpi_phdr[i];
@@ -66,6 +55,16 @@ bool lies_in(const dl_phdr_info& info, const void* pointer) noexcept {
 }
 
 }  // namespace
+
+bool store(void** slot, void* value, bool guarded) noexcept {
+  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+  void* const from = reinterpret_cast<void*>(address_of(slot) / page * page);
+  const bool closed = guarded && !writable(slot);
+  if (closed && mprotect(from, page, PROT_READ | PROT_WRITE) != 0) return false;
+  std::atomic_ref<void*>(*slot).store(value, std::memory_order_release);
+  if (closed) mprotect(from, page, PROT_READ);
+  return true;
+}
 
 // One object as the loader describes it, and the parts of it that lead to its slots.
 struct Interposer::Image {
@@ -147,32 +146,33 @@ struct Interposer::Image {
     return false;
   }
 
-  // The address of a function that the object itself defines, or null.
-  void* definition(const char* name) const noexcept {
-    if (hashes == nullptr || symbols == nullptr) return nullptr;
+  // What the object itself defines by that name.
+  Definition definition(const char* name) const noexcept {
+    if (hashes == nullptr || symbols == nullptr) return {};
     std::uint32_t hash = 5381;
     for (const char* at = name; *at != '\0'; ++at) {
       hash = hash * 33 + static_cast<unsigned char>(*at);
     }
     const std::uint32_t bucket_count = hashes[0], first = hashes[1], words = hashes[2];
-    if (bucket_count == 0 || words == 0) return nullptr;
+    if (bucket_count == 0 || words == 0) return {};
     constexpr std::uint32_t kBits = sizeof(ElfW(Addr)) * 8;
     const auto* const bloom = reinterpret_cast<const ElfW(Addr)*>(hashes + 4);
     const ElfW(Addr) word = bloom[hash / kBits % words];
-    if ((word >> (hash % kBits) & word >> ((hash >> hashes[3]) % kBits) & 1) == 0) return nullptr;
+    if ((word >> (hash % kBits) & word >> ((hash >> hashes[3]) % kBits) & 1) == 0) return {};
     const auto* const buckets = reinterpret_cast<const std::uint32_t*>(bloom + words);
     const std::uint32_t* const chains = buckets + bucket_count;
     std::uint32_t index = buckets[hash % bucket_count];
-    if (index < first) return nullptr;
+    if (index < first) return {};
     for (;; ++index) {
       const std::uint32_t other = chains[index - first];
       const ElfW(Sym) & symbol = symbols[index];
       if ((other | 1) == (hash | 1) && symbol.st_shndx != SHN_UNDEF &&
-          ELF64_ST_TYPE(symbol.st_info) == STT_FUNC &&
+          (ELF64_ST_TYPE(symbol.st_info) == STT_FUNC ||
+           ELF64_ST_TYPE(symbol.st_info) == STT_OBJECT) &&
           std::strcmp(text(symbol.st_name), name) == 0) {
-        return reinterpret_cast<void*>(base + symbol.st_value);
+        return {reinterpret_cast<void*>(base + symbol.st_value), symbol.st_size};
       }
-      if ((other & 1) != 0) return nullptr;
+      if ((other & 1) != 0) return {};
     }
   }
 
@@ -201,23 +201,23 @@ struct Interposer::Walk {
   std::vector<Object> objects;
 };
 
-void* Interposer::find(const char* name) noexcept {
+Definition Interposer::find_definition(const char* name) noexcept {
   struct Search {
     const char* name;
-    void* address;
-  } search{name, nullptr};
+    Definition found;
+  } search{name, {}};
   dl_iterate_phdr(
       [](dl_phdr_info* info, std::size_t, void* pointer) {
         Search& now = *static_cast<Search*>(pointer);
         try {
-          now.address = Image(*info).definition(now.name);
+          now.found = Image(*info).definition(now.name);
         } catch (...) {
           return 0;  // out of memory
         }
-        return now.address != nullptr ? 1 : 0;
+        return now.found.address != nullptr ? 1 : 0;
       },
       &search);
-  return search.address;
+  return search.found;
 }
 
 void Interposer::replace(std::vector<Replacement> functions) {
@@ -236,21 +236,23 @@ void Interposer::replace(std::vector<Replacement> functions) {
 }
 
 void Interposer::find_slots(const Image& image, const Object* previous, Object& object) const {
-  if (image.symbols == nullptr || image.has(functions_[0].theirs) ||
+  const bool within = calls_ == Calls::within;
+  if (image.symbols == nullptr || image.has(functions_[0].theirs) != within ||
       image.has(functions_[0].ours)) {
     return;
   }
   // Whoever gives out memory may be in the middle of that, with locks that we would wait for.
-  if (image.definition("malloc") != nullptr) return;
+  if (image.definition("malloc").address != nullptr) return;
   // Of two copies in one process, the object may use the other one: for calls that were not made
   // yet, only the name by which it asks for the library shows it.
-  const bool asks = std::any_of(image.needed.begin(), image.needed.end(),
-                                [&](std::uintptr_t at) { return library_ == image.text(at); });
+  const bool asks =
+      within || std::any_of(image.needed.begin(), image.needed.end(),
+                            [&](std::uintptr_t at) { return library_ == image.text(at); });
   const auto look = [&](const ElfW(Rela) & entry) {
     const auto type = static_cast<std::uint32_t>(ELF64_R_TYPE(entry.r_info));
     if (type != kJumpSlot && type != kGlobDat) return;
     const ElfW(Sym) & symbol = image.symbols[ELF64_R_SYM(entry.r_info)];
-    if (symbol.st_shndx != SHN_UNDEF) return;
+    if ((symbol.st_shndx != SHN_UNDEF) != within) return;
     const char* const name = image.text(symbol.st_name);
     for (const Replacement& function : functions_) {
       if (name[0] != function.name[0] || std::strcmp(name, function.name) != 0) continue;

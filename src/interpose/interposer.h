@@ -12,6 +12,10 @@
 
 namespace haiprof::interpose {
 
+// Writes to a slot, or to another pointer in memory that the loader has made read-only (guarded),
+// and leaves that memory as it is. False: it cannot be written.
+bool store(void** slot, void* value, bool guarded) noexcept;
+
 // One function of the library, and ours.
 struct Replacement {
   const char* name;
@@ -19,13 +23,25 @@ struct Replacement {
   void* ours;
 };
 
+// What an object defines: a function, or data such as the table of a class.
+struct Definition {
+  void* address = nullptr;
+  std::size_t bytes = 0;
+};
+
 class Interposer {
  public:
+  // Whose calls are replaced: those of the objects that import from the library, or those that the
+  // library makes to itself.
+  enum class Calls : std::uint8_t { of_others, within };
+  explicit Interposer(Calls calls = Calls::of_others) noexcept : calls_(calls) {}
+
   // The functions to replace, all of one loaded library. The first call counts, until forget().
   void replace(std::vector<Replacement> functions);
 
   // The function in the first of the loaded objects that define it, or null.
-  static void* find(const char* name) noexcept;
+  static void* find(const char* name) noexcept { return find_definition(name).address; }
+  static Definition find_definition(const char* name) noexcept;
 
   // Finds the slots of objects that were not loaded the last time, and puts ours into all of them
   // again. Returns how many hold one of ours. Microseconds when nothing was loaded or unloaded.
@@ -76,6 +92,7 @@ class Interposer {
                            const Replacement& function) noexcept;
   static std::size_t fill(Object& object) noexcept;
 
+  const Calls calls_;
   std::mutex mutex_;
   std::vector<Replacement> functions_;
   std::string library_;  // the name by which objects ask for theirs

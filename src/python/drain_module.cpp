@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -167,6 +168,27 @@ class RingReader {
       put(d, "chunk", t.chunk);
       tables["device_spans"] = d;
     }
+    if (drain_.collectives.start.rows() > 0) {
+      const drain::Collectives& t = drain_.collectives;
+      py::dict d;
+      put(d, "start", t.start);
+      put(d, "duration", t.duration);
+      put(d, "side", t.side);
+      put(d, "op", t.operation);
+      put(d, "thread", t.thread);
+      put(d, "group", t.group);
+      put(d, "group_size", t.size);
+      put(d, "type", t.type);
+      put(d, "elements_in", t.elements_in);
+      put(d, "elements_out", t.elements_out);
+      put(d, "bytes", t.bytes);
+      put(d, "step", t.step);
+      put(d, "sequence", t.sequence);
+      put(d, "begun", t.begun);
+      put(d, "peer", t.peer);
+      put(d, "failed", t.failed);
+      tables["collectives"] = d;
+    }
     return tables;
   }
 
@@ -265,6 +287,8 @@ class RingReader {
       if (column == "name") return &drain_.kernels.name;
     } else if (table == "device_spans") {
       if (column == "name") return &drain_.device_spans.name;
+    } else if (table == "collectives") {
+      if (column == "group") return &drain_.collectives.group;
     }
     return nullptr;
   }
@@ -285,6 +309,11 @@ py::tuple names(const char* const (&texts)[kCount]) {
 void register_drain(py::module_& module) {
   module.attr("CATEGORIES") = names(ring::kCategoryNames);
   module.attr("ACTIVITY_KINDS") = names(ring::kActivityNames);
+  module.attr("OPERATIONS") = names(ring::kOperationNames);
+  module.attr("COLLECTIVE_SIDES") = names(drain::kSideNames);
+  py::tuple types(std::size(ring::kElementTypes));
+  for (std::size_t i = 0; i < types.size(); ++i) types[i] = py::str(ring::kElementTypes[i].name);
+  module.attr("ELEMENT_TYPES") = types;
   py::register_exception<BrokenRing>(module, "BrokenRing", PyExc_ValueError);
   py::class_<RingReader>(module, "RingReader")
       .def(py::init<const std::filesystem::path&, const drain::Drain::Through&,

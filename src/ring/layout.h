@@ -80,7 +80,7 @@ namespace haiprof::ring {
 
 inline constexpr std::uint64_t kMagic = 0x31474E4952494148ULL;  // "HAIRING1" in little-endian order
 inline constexpr std::uint16_t kLayoutMajor = 1;
-inline constexpr std::uint16_t kLayoutMinor = 7;
+inline constexpr std::uint16_t kLayoutMinor = 8;
 
 inline constexpr std::size_t kChunkBytes = 64 * 1024;
 inline constexpr std::size_t kClockSlots = 64;
@@ -218,10 +218,12 @@ enum class RecordType : std::uint16_t {
   event = 3,
   value = 4,
   kernel = 16,
-  graph_kernel = 17,  // a kernel that a CUDA graph launched; since layout 1.1
-  activity = 18,      // any other activity of a GPU; since layout 1.1
-  device_span = 19,   // an interval on a stream of a GPU; since layout 1.2
-  device = 20,        // a GPU that this process uses; since layout 1.2
+  graph_kernel = 17,     // a kernel that a CUDA graph launched; since layout 1.1
+  activity = 18,         // any other activity of a GPU; since layout 1.1
+  device_span = 19,      // an interval on a stream of a GPU; since layout 1.2
+  device = 20,           // a GPU that this process uses; since layout 1.2
+  collective = 21,       // a communication of torch.distributed; since layout 1.8
+  collective_wait = 22,  // how long a thread of the job waited for one; since layout 1.8
 };
 
 struct RecordHeader {
@@ -363,7 +365,75 @@ struct DevicePayload {
   std::uint16_t reserved[3];
 };
 
+// Numbers are part of the contract; names are what the tables show.
+enum class Operation : std::uint8_t {
+  other = 0,
+  all_reduce = 1,
+  broadcast = 2,
+  reduce = 3,
+  all_gather = 4,
+  reduce_scatter = 5,
+  all_to_all = 6,
+  gather = 7,
+  scatter = 8,
+  barrier = 9,
+  send = 10,
+  recv = 11,
+};
+inline constexpr const char* kOperationNames[] = {
+    "other",      "all_reduce", "broadcast", "reduce",  "all_gather", "reduce_scatter",
+    "all_to_all", "gather",     "scatter",   "barrier", "send",       "recv"};
+static_assert(std::size(kOperationNames) == static_cast<std::size_t>(Operation::recv) + 1);
+
+// Of elements, by c10's numbers: what their type is, and how many bytes each has. A number that is
+// not here is of a newer torch; its bytes are not known.
+inline constexpr std::uint8_t kNoType = 0xFF;
+struct ElementType {
+  const char* name;
+  std::uint8_t bytes;
+};
+inline constexpr ElementType kElementTypes[] = {
+    {"uint8", 1}, {"int8", 1},  {"int16", 2}, {"int32", 4},     {"int64", 8},       {"fp16", 2},
+    {"fp32", 4},  {"fp64", 8},  {"other", 4}, {"complex64", 8}, {"complex128", 16}, {"bool", 1},
+    {"other", 1}, {"other", 1}, {"other", 4}, {"bf16", 2},      {"other", 0},       {"other", 0},
+    {"other", 1}, {"other", 1}, {"other", 1}, {"other", 1},     {"other", 2},       {"fp8", 1},
+    {"fp8", 1},   {"fp8", 1},   {"fp8", 1},   {"other", 2},     {"other", 4},       {"other", 8}};
+
+// The record's own ticks are when it was done; with kCallOnly, when the call that asked for it
+// returned, since nobody sees its end.
+struct CollectivePayload {
+  std::uint64_t duration_ticks;  // since the job asked for it
+  std::uint64_t queued_ticks;    // of these, until work on it began; kNoTicks: nobody sees that
+  std::uint64_t sequence;  // of a collective, in its group; of a message, from 1 among those from
+                           // this rank to that one; 0: not known
+  std::uint64_t elements_in, elements_out;
+  std::uint32_t group;   // text: its name; kNone: not known
+  std::uint32_t size;    // ranks in it; kNone: not known
+  std::uint32_t thread;  // that asked for it
+  std::uint32_t step;    // in which it did
+  std::uint32_t peer;    // rank in the group: of a message the other end, else the root; kNone
+  Operation operation;
+  std::uint8_t type;  // of elements; kNoType: there are none
+  std::uint16_t flags;
+};
+inline constexpr std::uint64_t kNoTicks = ~0ULL;
+inline constexpr std::uint16_t kCallOnly = 1;
+inline constexpr std::uint16_t kFailed = 2;
+
+struct CollectiveWaitPayload {
+  std::uint64_t duration_ticks;
+  std::uint64_t sequence;
+  std::uint32_t group;
+  std::uint32_t size;
+  std::uint32_t step;
+  std::uint32_t peer;
+  Operation operation;
+  std::uint8_t reserved[7];
+};
+
 static_assert(sizeof(RecordHeader) == 8);
+static_assert(sizeof(CollectivePayload) == 64);
+static_assert(sizeof(CollectiveWaitPayload) == 40);
 static_assert(sizeof(RebasePayload) == 16);
 static_assert(sizeof(SpanPayload) == 32);
 static_assert(sizeof(EventPayload) == 16);

@@ -138,11 +138,12 @@ def test_a_burst_ends_by_itself(shm: Path, tmp_path: Path) -> None:
     assert job.wait(60) == 0
     wait_recorded(shm)
     rows = [row for _, row in stacks_in(folder)]
-    burst = [row for row in rows if row["duration"] // row["samples"] == 10_000_000]
-    usual = [row for row in rows if row["duration"] // row["samples"] == 200_000_000]
-    # A few are of a period in which the rate changed, or of a longer one, as sampling took long.
+    # On a busy machine looks take long, and come less often than they were asked for.
+    burst = [row for row in rows if row["duration"] // row["samples"] < 100_000_000]
+    usual = [row for row in rows if row["duration"] // row["samples"] >= 200_000_000]
+    # A few are of a period in which the rate changed.
     assert len(burst) + len(usual) > 0.8 * len(rows)
-    assert sum(row["samples"] for row in burst) > 40  # of 200, on a busy machine
+    assert sum(row["samples"] for row in burst) > 20  # in 2 s; of the usual ones there are 10
     assert min(row["start"] for row in burst) > asked
     assert any(row["start"] > max(row["start"] for row in burst) for row in usual)
 

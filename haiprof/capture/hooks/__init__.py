@@ -35,6 +35,7 @@ _OF_TORCH: Final = (
     "allocator",
     "gradient_sync",
     "pipeline",
+    "collectives",
     "checkpoint",
 )
 _NAMES: Final = (*_OF_TORCH, CollectorPauses.name, SubmittedBytes.name)
@@ -182,7 +183,15 @@ def _hooks() -> list[Hook]:
     global _watcher
     import torch
 
-    from haiprof.capture.hooks import allocator, calls, checkpoints, frames, gradients, pipeline
+    from haiprof.capture.hooks import (
+        allocator,
+        calls,
+        checkpoints,
+        collectives,
+        frames,
+        gradients,
+        pipeline,
+    )
     from haiprof.capture.hooks.watch import watcher
 
     _core.set_gradients_query(torch.is_grad_enabled)
@@ -206,6 +215,7 @@ def _hooks() -> list[Hook]:
         allocator.AllocatorFigures(),
         gradients.GradientSync(),
         pipeline.PipelineCalls(_trouble),
+        collectives.Collectives(_trouble),
         checkpoints.CheckpointCalls(),
     ]
 
