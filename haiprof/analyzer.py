@@ -279,6 +279,8 @@ class Analyzer:
     graph_replays = _of_records(RecordedAnswers.graph_replays)
     stacks = _of_records(RecordedAnswers.stacks)
     flame = _of_records(RecordedAnswers.flame)
+    collectives = _of_records(RecordedAnswers.collectives)
+    waits = _of_records(RecordedAnswers.waits)
     kernels_recorded = _of_records(RecordedAnswers.kernels_recorded)
     pipeline = _of_records(RecordedAnswers.pipeline)
     overhead = _of_records(RecordedAnswers.overhead)

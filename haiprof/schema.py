@@ -231,7 +231,11 @@ COLLECTIVES: Final = Table(
     "one communication, on the host or as a kernel",
     _columns(
         ("start", "int64", "ns, UTC epoch"),
-        ("duration", "int64", "ns: of the host's call, of the kernel, of all of it, or of the wait"),
+        (
+            "duration",
+            "int64",
+            "ns: of the host's call, of the kernel, of all of it, or of the wait",
+        ),
         (
             "side",
             "text",

@@ -398,6 +398,37 @@ def stack_loop(steps: int) -> list[Row]:
     ]
 
 
+def collective(start: float, duration: float, sequence: int, **changes: object) -> Row:
+    """Make an all-reduce of 4 kB in a group of two; ``start`` (after T0) and ``duration`` in ms."""
+    row = {"start": T0 + round(start * MS), "duration": round(duration * MS), "side": "work"}
+    row |= {"op": "all_reduce", "thread": 1, "group": "0", "group_size": 2, "type": "fp32"}
+    row |= {"elements_in": 1000, "elements_out": 1000, "bytes": 4000, "sequence": sequence}
+    return {**row, **changes}
+
+
+def collective_loop(rank: int, steps: int) -> list[Row]:
+    """Make an all-reduce of two ranks in each step of :func:`loop`, for which rank 1 is 3 ms late.
+
+    Each is done 1 ms after rank 1 has asked for it; the other one waits for it, and is blocked for
+    the last 2 ms.
+    """
+    late = 3.0 if rank == 1 else 0.0
+    return [
+        row
+        for step in range(steps)
+        for row in (
+            collective(12 * step + 6 + late, 4.0 - late, step + 1, step=step),
+            collective(12 * step + 8 + late / 3, 2.0 - late / 3, step + 1, step=step, side="wait"),
+        )
+    ]
+
+
+def group(name: str, ranks: Sequence[int]) -> Row:
+    """Make the event that says who is in a process group."""
+    attributes = json.dumps({"ranks": list(ranks), "backend": "gloo"})
+    return {**event(0.001, "group", name), "attributes": attributes}
+
+
 def make_sampled_run(folder: Path, loads: int, step_ms: float = 100.0) -> Path:
     """Make a run of 100 steps with a sample each; ``loads`` of these are in a loader."""
     run = write_run(folder)
@@ -424,8 +455,11 @@ def make_gpu_run(folder: Path, ranks: int = 1, steps: int = 118, windows: bool =
         write_closed(process, schema.DEVICE_SPANS, device_loop(steps))
         write_closed(process, schema.FRAMES, FRAMES)
         write_closed(process, schema.STACKS, stack_loop(steps))
+        if ranks == 2:
+            write_closed(process, schema.COLLECTIVES, collective_loop(rank, 10))
         if windows:
             events = [recording_begins(120.0), recording_ends(240.0), measured(1)]
+            events += [group("0", range(ranks))] if ranks == 2 else []
             write_closed(process, schema.EVENTS, events)
             write_closed(process, schema.KERNELS, kernel_loop(10, 19))
     return run

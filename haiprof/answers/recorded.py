@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 
 from haiprof import schema
+from haiprof.answers import collectives as collective_answers
 from haiprof.answers import gpu, host_clocks, late_ranks, one_process, pipeline, sql
 from haiprof.answers import processes as process_rows
 from haiprof.answers import stacks as stack_answers
@@ -27,6 +28,7 @@ from haiprof.findings.endings import failure
 from haiprof.runs import ROLE_NODE, ROLE_RANK, Process
 from haiprof.sources import tables
 from haiprof.views.intervals import Times
+from haiprof.views.run import collectives as collective_view
 from haiprof.views.run import evidence, stack_changes
 from haiprof.views.run import gpus as gpu_views
 from haiprof.views.run import graphs as graph_views
@@ -414,6 +416,43 @@ class RecordedAnswers:
             [(0, 0.004), (1, 0.004)]
         """
         return self._ranks.frames(gpu.overhead, self._ranks.choose(rank), overhead_view.SCHEMA)
+
+    def collectives(self, rank: int | None = None) -> pl.DataFrame:
+        """Return the collectives and messages of torch.distributed, matched over the ranks.
+
+        One row per operation: ``group``, ``sequence`` (its number in the group), ``op``, ``step``,
+        ``bytes``, ``start`` and ``last`` (when the first and the last rank asked for it), ``end``,
+        ``late_rank``, ``late`` (ns that it came after the one before it), ``waited`` (ns: sum of
+        the others' waiting), ``exposed`` (ns that every rank was blocked), ``transfer`` (ns),
+        ``bus_bandwidth`` (bytes/s), … See :func:`haiprof.views.run.collectives.matched`.
+
+        Args:
+            rank: of this one only, as it saw them: one row per operation that it took part in. See
+                :func:`haiprof.views.run.collectives.by_rank`.
+
+        Example:
+            >>> run.collectives().select("op", "late_rank", "late").row(0)
+            ('all_reduce', 1, 3000000)
+        """
+        if rank is None:
+            return collective_answers.matched(self._ranks)
+        return self._ranks.frames(
+            collective_answers.of_rank, self._ranks.jobs(rank), collective_view.BY_RANK_SCHEMA
+        )
+
+    def waits(self) -> pl.DataFrame:
+        """Return for which ranks the others waited in collectives, the longest first.
+
+        Columns: ``late_rank``, ``group``, ``op``, ``operations`` (for which it came last),
+        ``waited`` (ns, sum over the others), ``median`` and ``longest`` (of ``late``, ns),
+        ``share`` (of all waiting), ``phase`` and ``line`` (of the job, in which the rank was
+        meanwhile; null where that is not known). On several nodes these two are null.
+
+        Example:
+            >>> run.waits().select("late_rank", "op", "operations").row(0)
+            (1, 'all_reduce', 10)
+        """
+        return collective_answers.waits(self._ranks)
 
     def imbalance(self) -> pl.DataFrame:
         """Return which ranks are late, since when and in what, from the phases of all steps."""

@@ -3,8 +3,6 @@
 To unwind native frames a process has to be stopped, for a tenth of a second to some seconds. That
 is done by a program of its own, which takes hundreds of MB for the symbols of torch: when it is
 killed, because it takes too long, the kernel lets the process go on.
-
-Tests: tests/control/test_native_frames.py.
 """
 
 from __future__ import annotations

@@ -38,6 +38,8 @@ VIEWS: dict[str, View] = {
     "events": lambda run: run.events(),
     "stacks": lambda run: run.stacks(),
     "flame": lambda run: run.flame(),
+    "collectives": lambda run: run.collectives(),
+    "waits": lambda run: run.waits(),
     "efficiency": lambda run: run.efficiency(),
     "goodput": lambda run: run.goodput(),
     "overview": lambda run: run.overview(),

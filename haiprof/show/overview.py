@@ -14,7 +14,7 @@ import polars as pl
 from haiprof.findings import clock as clock_findings
 from haiprof.findings import gpus as gpu_findings
 from haiprof.findings import hardware as hardware_findings
-from haiprof.show import efficiency, hardware
+from haiprof.show import collectives, efficiency, hardware
 from haiprof.show.figures import (
     COLOURS,
     message,
@@ -78,6 +78,7 @@ def show(analyzer: Analyzer) -> Shown:
         [
             *rank_grids(ranks),
             *used,
+            *([] if analyzer.traced else collectives.grids(analyzer)),
             *node_grids(nodes),
             *hardware.grids(ranks, nodes),
             *hardware.phase_grids(analyzer, slowest_first([s for s in ranks if s.steps])[:1]),

@@ -68,7 +68,7 @@ struct Torch {
   std::atomic<abi::GetNumel> numel{nullptr};
   std::atomic<abi::GetType> type{nullptr};
   std::atomic<void*> sequence[kBackends] = {};
-  std::atomic<void*> enqueue{nullptr}, execute{nullptr}, work_wait{nullptr};
+  std::atomic<void*> enqueue{nullptr}, execute{nullptr}, fail{nullptr}, work_wait{nullptr};
 };
 Torch torch;
 
@@ -443,16 +443,25 @@ void enqueue(void* backend, void** work) {
                                                                                            work);
 }
 
+__thread bool failed __attribute__((tls_model("initial-exec"))) = false;
+
+void fail(void* work, const void* error) {
+  failed = true;
+  reinterpret_cast<void (*)(void*, const void*)>(torch.fail.load(std::memory_order_relaxed))(work,
+                                                                                             error);
+}
+
 void execute(void** work) {
   const auto theirs =
       reinterpret_cast<void (*)(void**)>(torch.execute.load(std::memory_order_relaxed));
   const void* const which = *work;
+  failed = false;
   const std::uint64_t begun = ring::now_ticks();
   theirs(work);
   Asked asked;
   if (!state().in_flight.take(which, asked)) return;
   if (ring::tls_lane == nullptr) ring::claim_lane(kChunks);
-  record(asked, ring::now_ticks(), begun, 0);
+  record(asked, ring::now_ticks(), begun, failed ? ring::kFailed : 0);
 }
 
 // Waiting for a work. Each class of works has its own table; of several originals, one function.
@@ -594,10 +603,17 @@ bool watch_works(State& all) {
   torch.execute.store(work, std::memory_order_relaxed);
   static const std::string queue_name = abi::method(abi::kGloo, abi::kEnqueue);
   static const std::string work_name = abi::method(abi::kGloo, name);
-  all.within.replace({{queue_name.c_str(), queue, reinterpret_cast<void*>(enqueue)},
-                      {work_name.c_str(), work, reinterpret_cast<void*>(execute)}});
+  static const std::string fail_name = abi::method(abi::kGloo, abi::kFail);
+  std::vector<interpose::Replacement> replaced{
+      {queue_name.c_str(), queue, reinterpret_cast<void*>(enqueue)},
+      {work_name.c_str(), work, reinterpret_cast<void*>(execute)}};
+  if (void* const error = find(abi::kFail)) {
+    torch.fail.store(error, std::memory_order_relaxed);
+    replaced.push_back({fail_name.c_str(), error, reinterpret_cast<void*>(fail)});
+  }
+  all.within.replace(std::move(replaced));
   if (all.within.apply() < 2) {
-    all.within.restore();
+    all.within.forget();
     return false;
   }
   // A class of works has the same methods as their common one, and maybe more.

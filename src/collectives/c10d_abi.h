@@ -77,6 +77,9 @@ inline constexpr const char* kExecute = "9AsyncWork7executeERK" HAIPROF_WORK;
 inline constexpr const char* kExecuteCopy = "9AsyncWork7executeE" HAIPROF_WORK;
 #undef HAIPROF_WORK
 
+inline constexpr const char* kFail =
+    "9AsyncWork19finishWorkGlooErrorERKNSt15__exception_ptr13exception_ptrE";
+
 #define HAIPROF_TENSORS "RSt6vectorIN2at6TensorESaIS3_EE"
 #define HAIPROF_LISTS "RSt6vectorIS1_IN2at6TensorESaIS3_EESaIS5_EE"
 inline constexpr const char* kAllReduce = "9allreduceE" HAIPROF_TENSORS "RKNS_16AllreduceOptionsE";

@@ -60,6 +60,8 @@ SHOWN = {
 OTHERS = {
     "flame",
     "stacks",
+    "collectives",
+    "waits",
     "processes",
     "phases",
     "device_phases",

@@ -15,8 +15,6 @@ from typing import Final
 
 import polars as pl
 
-#: What identifies an operation over the ranks.
-KEY: Final = ("group", "op_class", "source", "target", "sequence")
 #: Columns of rows, as :func:`by_rank` takes them: those of the table, and whose they are.
 ROW_COLUMNS: Final = (
     "start", "duration", "side", "op", "group", "group_size", "type", "elements_in",
@@ -45,7 +43,6 @@ COLLECTIVES_SCHEMA: Final = {
     "failed": pl.Boolean(),
 }
 BY_RANK_SCHEMA: Final = {
-    "rank": pl.UInt32(),
     "group": pl.String(),
     "sequence": pl.UInt64(),
     "op": pl.String(),
@@ -70,10 +67,10 @@ _FROM_ROOT: Final = ("broadcast", "scatter")
 _TO_ROOT: Final = ("gather",)
 
 
-def by_rank(rows: pl.DataFrame, rank: int | None, members: pl.DataFrame) -> pl.DataFrame:
+def by_rank(rows: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
     """Return the operations of one process: one row each, with how long its threads waited.
 
-    Columns: ``rank``, ``group``, ``sequence``, ``op``, ``source`` and ``target`` (of a message, as
+    Columns: ``group``, ``sequence``, ``op``, ``source`` and ``target`` (of a message, as
     ranks of the group; of an operation with a root, ``source`` is that), ``step``, ``type``,
     ``elements_in``, ``elements_out``, ``bytes`` (of what it put in), ``ranks`` (in the group),
     ``start`` (when it was asked for), ``begun`` and ``end`` (null: not seen), ``waits`` (ns that a
@@ -81,7 +78,6 @@ def by_rank(rows: pl.DataFrame, rank: int | None, members: pl.DataFrame) -> pl.D
 
     Args:
         rows: table ``collectives`` of the process.
-        rank: its rank.
         members: ``group`` and ``place``: its own rank in each group.
     """
     text = pl.col(pl.Categorical).cast(pl.String)
@@ -116,7 +112,6 @@ def by_rank(rows: pl.DataFrame, rank: int | None, members: pl.DataFrame) -> pl.D
         .unique(key, keep="first", maintain_order=True)
         .join(waits, on=key, how="left", nulls_equal=True, maintain_order="left")
         .with_columns(
-            pl.lit(rank, pl.UInt32()).alias("rank"),
             pl.col("group_size").alias("ranks"),
             (pl.col("start") + pl.col("begun")).alias("begun"),
             ends.alias("end"),
@@ -139,7 +134,7 @@ def matched(rows: pl.DataFrame) -> pl.DataFrame:
     whose other ranks are missing, and of one whose end nobody saw, what depends on it is null.
 
     Args:
-        rows: of all ranks, as :func:`by_rank` gives them, on one clock.
+        rows: of all ranks, as :func:`by_rank` gives them, with their ``rank``, on one clock.
     """
     op = pl.col("op")
     is_message = op.is_in(_MESSAGES)
@@ -158,7 +153,6 @@ def matched(rows: pl.DataFrame) -> pl.DataFrame:
         pl.col("step").last(),
         pl.col("type").first(),
         pl.col("bytes").max(),
-        pl.col("elements_out").max() * pl.col("bytes").max() // pl.col("elements_in").max(),
         pl.col("ranks").first(),
         pl.col("needed").first().cast(pl.UInt32),
         pl.len().cast(pl.UInt32).alias("seen"),
@@ -187,7 +181,9 @@ def matched(rows: pl.DataFrame) -> pl.DataFrame:
     return (
         found.with_columns((_bus_bytes() / pl.col("transfer") * 1e9).alias("bus_bandwidth"))
         .with_columns(
-            pl.when(pl.col("bus_bandwidth").is_finite()).then("bus_bandwidth").alias("bus_bandwidth")
+            pl.when(pl.col("bus_bandwidth").is_finite())
+            .then("bus_bandwidth")
+            .alias("bus_bandwidth")
         )
         .select(pl.col(name).cast(kind) for name, kind in COLLECTIVES_SCHEMA.items())
         .sort("start", "group", "sequence", maintain_order=True)
@@ -233,4 +229,29 @@ def waits(operations: pl.DataFrame, least: int = 0) -> pl.DataFrame:
         )
         .with_columns((pl.col("waited") / pl.col("waited").sum()).alias("share"))
         .sort("waited", "late_rank", "group", "op", descending=[True, False, False, False])
+    )
+
+
+def by_kind(operations: pl.DataFrame) -> pl.DataFrame:
+    """Return what each group did: a row for each kind of operation, the most waiting first.
+
+    Columns: ``group``, ``op``, ``ranks``, ``operations``, ``bytes`` (median), ``waited`` (ns, sum),
+    ``exposed`` (ns, sum), ``transfer`` (ns, median), ``bus_bandwidth`` (bytes/s, median of those of
+    the usual size or more).
+
+    Args:
+        operations: as :func:`matched` gives them.
+    """
+    size = pl.col("bytes").fill_null(0)
+    return (
+        operations.group_by("group", "op")
+        .agg(
+            pl.col("ranks").max(),
+            pl.len().cast(pl.UInt32).alias("operations"),
+            pl.col("bytes").median().cast(pl.Int64),
+            pl.col("waited", "exposed").sum(),
+            pl.col("transfer").median().cast(pl.Int64),
+            pl.col("bus_bandwidth").filter(size >= size.median()).median(),
+        )
+        .sort("waited", "group", "op", descending=[True, False, False])
     )

@@ -12,6 +12,8 @@ from haiprof.views.trace import requirements
 NO_TRACES = {
     "flame",
     "stacks",
+    "collectives",
+    "waits",
     "processes",
     "phases",
     "device_phases",

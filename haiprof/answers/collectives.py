@@ -1,0 +1,134 @@
+"""What the ranks of a run asked of each other, and for whom they waited."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import polars as pl
+
+from haiprof import schema
+from haiprof.answers import host_clocks
+from haiprof.answers.one_process import read_phase_spans
+from haiprof.answers.ranks import Ranks
+from haiprof.runs import ROLE_RANK, Process
+from haiprof.sources import tables
+from haiprof.views.intervals import Times
+from haiprof.views.run import collectives as view
+from haiprof.views.run import late_places
+from haiprof.views.run import stacks as stack_views
+
+#: The event that says who is in a group (``haiprof/capture/hooks/collectives.py``).
+GROUP: Final = "group"
+_KEY: Final = ("late_rank", "group", "op")
+#: A rank that came this much later than the one before it, ns, is worth a look at what it did.
+WORTH_NS: Final = 1_000_000
+
+
+def of_rank(process: Process) -> tables.Read:
+    """Return the operations of one process, see :func:`view.by_rank`."""
+    read = tables.read(process, schema.COLLECTIVES, view.ROW_COLUMNS)
+    events = tables.read(process, schema.EVENTS, ("kind", "text", "attributes"), {"kind": [GROUP]})
+    members = _members(events.frame, process.rank)
+    read.frame = view.by_rank(read.frame, members)
+    return tables.Read(read.frame, read.cut, read.problems + events.problems)
+
+
+def _members(events: pl.DataFrame, rank: int | None) -> pl.DataFrame:
+    """Return which rank of each group a process is."""
+    places: dict[str, int] = {}
+    for name, text in events.select("text", "attributes").iter_rows():
+        try:
+            ranks = json.loads(text)["ranks"]
+            places[name] = ranks.index(rank)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            continue  # of a damaged file
+    return pl.DataFrame(
+        {"group": list(places), "place": list(places.values())},
+        {"group": pl.String(), "place": pl.UInt32()},
+    )
+
+
+def matched(ranks: Ranks) -> pl.DataFrame:
+    """Return the operations of all ranks, matched, see :func:`view.matched`; computed once."""
+    return ranks.once("collectives", lambda: _matched(ranks)).clone()
+
+
+def _matched(ranks: Ranks) -> pl.DataFrame:
+    processes = [process for process in ranks.run.processes if process.role == ROLE_RANK]
+    clocks = host_clocks.by_node(ranks) if len(processes) > 1 else {}
+    attempts: dict[int | None, list[pl.DataFrame]] = {}
+    for process, read in ranks.map(of_rank, processes):
+        ranks.note(read.problems)
+        rank = pl.lit(process.rank, pl.UInt32()).alias("rank")
+        rows = _on(clocks.get(process.node), read.frame).with_columns(rank)
+        attempts.setdefault(process.attempt, []).append(rows)
+    found = [view.matched(pl.concat(rows)) for rows in attempts.values()]
+    whole = pl.concat(found) if found else pl.DataFrame(schema=view.COLLECTIVES_SCHEMA)
+    return whole.sort("start", maintain_order=True)
+
+
+def _on(clock: Callable[[Times], Times] | None, rows: pl.DataFrame) -> pl.DataFrame:
+    """Return rows with their times on the reference's clock."""
+    if clock is None:
+        return rows
+    times = {
+        name: pl.Series(clock(rows[name].fill_null(0).to_numpy())) for name in ("start", "end")
+    }
+    return rows.with_columns(
+        pl.when(pl.col(name).is_not_null()).then(values).alias(name)
+        for name, values in times.items()
+    )
+
+
+def waits(ranks: Ranks) -> pl.DataFrame:
+    """Return for whom the others waited, and what those did instead; see :func:`view.waits`.
+
+    Further columns: ``phase`` and ``line`` in which most of that time went, null where neither is
+    known.
+    """
+    operations = matched(ranks)
+    return ranks.once("waits", lambda: _waits(ranks, operations)).clone()
+
+
+def _waits(ranks: Ranks, operations: pl.DataFrame) -> pl.DataFrame:
+    found = view.waits(operations)
+    worth = operations.filter(pl.col("late") >= WORTH_NS)
+    late: dict[int, dict[tuple[str, str], list[tuple[int, int]]]] = {}
+    columns = worth.select("late_rank", "group", "op", "last", "late")
+    for rank, group, op, last, ns in columns.iter_rows():
+        late.setdefault(rank, {}).setdefault((group, op), []).append((last - ns, last))
+    latest = {p.rank: p for p in ranks.run.processes if p.role == ROLE_RANK}
+    # The tables of another node's ranks are on its own clock.
+    several = bool(host_clocks.by_node(ranks)) if len(latest) > 1 else False
+    pairs = [(latest[rank], of_rank) for rank, of_rank in late.items() if rank in latest]
+    places = [pl.DataFrame(schema={**dict.fromkeys(_KEY, pl.String()), **late_places.SCHEMA})]
+    places[0] = places[0].cast({"late_rank": pl.UInt32})
+    for (process, _), read in ranks.map(_places, [] if several else pairs):
+        ranks.note(read.problems)
+        late_rank = pl.lit(process.rank, pl.UInt32()).alias("late_rank")
+        places.append(read.frame.select(late_rank, pl.all()))
+    return found.join(pl.concat(places), on=_KEY, how="left", maintain_order="left")
+
+
+def _places(
+    item: tuple[Process, Mapping[tuple[str, str], Sequence[tuple[int, int]]]],
+) -> tables.Read:
+    """Return where one rank was while the others waited for it: a row per group and operation."""
+    process, late = item
+    spans = read_phase_spans(process)
+    stacks, frames = (tables.read(process, table) for table in (schema.STACKS, schema.FRAMES))
+    tree = stack_views.Tree(frames.frame)
+    samples = stack_views.placed(stacks.frame, tree, spans.frame)
+    samples = stack_views.of_threads(samples, spans.frame, process.pid, "training")
+    described = stack_views.described(samples, tree)
+    rows = [
+        late_places.place(intervals, spans.frame, described).select(
+            pl.lit(group).alias("group"), pl.lit(op).alias("op"), pl.all()
+        )
+        for (group, op), intervals in late.items()
+    ]
+    return tables.Read(
+        pl.concat(rows), spans.cut, spans.problems + stacks.problems + frames.problems
+    )

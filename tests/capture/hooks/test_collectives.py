@@ -1,0 +1,252 @@
+"""Every collective and message of gloo ranks: as the program counts them, and as torch does.
+
+torch's own oracle is its flight recorder, which knows each collective's group, number and sizes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from launched import run_ranks
+from recording import run_python, wait_recorded
+
+from haiprof.analyzer import Analyzer
+
+pytestmark = pytest.mark.jobs
+
+RANKS = 4
+JOB = """
+import _haiprof_boot
+_haiprof_boot.arm()
+import json, sys, warnings
+warnings.simplefilter("ignore")
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from torch.distributed.fsdp import fully_shard
+
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+rank, size = dist.get_rank(), dist.get_world_size()
+counted = []
+
+def did(op, elements_in, elements_out, group="0"):
+    counted.append([op, elements_in, elements_out, group])
+
+def each(elements):
+    return [torch.ones(elements) for _ in range(size)]
+
+for n in range(5):
+    dist.all_reduce(torch.ones(100 + n))
+    did("all_reduce", 100 + n, 100 + n)
+dist.barrier()
+did("barrier", None, None)
+dist.broadcast(torch.ones(10), 1)
+did("broadcast", 10, 10)
+dist.reduce(torch.ones(12), 0)
+did("reduce", 12, 12)
+dist.all_gather(each(9), torch.ones(9))
+did("all_gather", 9, 9 * size)
+dist.all_gather_into_tensor(torch.empty(8 * size), torch.ones(8))
+did("all_gather", 8, 8 * size)
+dist.reduce_scatter_tensor(torch.empty(7), torch.ones(7 * size))
+did("reduce_scatter", 7 * size, 7)
+dist.gather(torch.ones(6), each(6) if rank == 0 else None)
+did("gather", 6, 6 * size if rank == 0 else 0)
+dist.scatter(torch.empty(5), each(5) if rank == 0 else None)
+did("scatter", 5 * size if rank == 0 else 0, 5)
+# To rank r go r + 1 elements.
+sent = [r + 1 for r in range(size)]
+dist.all_to_all_single(
+    torch.empty(size * (rank + 1)), torch.ones(sum(sent)), [rank + 1] * size, sent
+)
+did("all_to_all", sum(sent), size * (rank + 1))
+works = [dist.all_reduce(torch.ones(3), async_op=True) for _ in range(4)]
+for work in reversed(works):
+    work.wait()
+    did("all_reduce", 3, 3)
+functional.all_reduce(torch.ones(11), "sum", dist.group.WORLD) + 1
+did("all_reduce", 11, 11)
+pair = dist.new_group([0, 1])
+if rank < 2:
+    dist.all_reduce(torch.ones(2), group=pair)
+    did("all_reduce", 2, 2, "1")
+    if rank == 0:
+        dist.send(torch.ones(4), 1)
+        did("send", 4, 0)
+    else:
+        dist.recv(torch.empty(4), 0)
+        did("recv", 0, 4)
+for job in dist.batch_isend_irecv([
+    dist.P2POp(dist.isend, torch.ones(20), (rank + 1) % size),
+    dist.P2POp(dist.irecv, torch.empty(20), (rank - 1) % size),
+]):
+    job.wait()
+did("send", 20, 0)
+did("recv", 0, 20)
+for n in range(100):
+    group = dist.new_group([0, 1])
+    if rank < 2:
+        dist.all_reduce(torch.ones(n + 1), group=group)
+        did("all_reduce", n + 1, n + 1, group.group_name)
+        dist.destroy_process_group(group)
+direct = len(counted)
+
+def train(model, parameters):
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    for _ in range(3):
+        model(torch.ones(4, 16)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+network = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Linear(16, 8))
+ddp = torch.nn.parallel.DistributedDataParallel(network)
+train(ddp, ddp.parameters())
+sharded = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Linear(16, 8))
+for layer in sharded:
+    fully_shard(layer)
+fully_shard(sharded)
+train(sharded, sharded.parameters())
+known = json.loads(torch._C._distributed_c10d._dump_fr_trace_json(True, False))["entries"]
+# One that no rank can do: the error comes back from gloo's thread.
+try:
+    dist.all_reduce(torch.ones(3), op=dist.ReduceOp.BXOR)
+except RuntimeError:
+    pass
+with open(f"{sys.argv[1]}/{rank}.json", "w") as file:
+    json.dump({"counted": counted, "known": known}, file)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Analyzer, list[dict[str, Any]]]:
+    """Return the recorded run, and what each rank has counted and torch knows of it."""
+    folder = tmp_path_factory.mktemp("collectives")
+    script = folder / "train.py"
+    script.write_text(JOB)
+    run = run_ranks(RANKS, script, folder)
+    wait_recorded(Path("/dev/shm"))
+    said = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(RANKS)]
+    return Analyzer(run), said
+
+
+def rows(run: Analyzer, rank: int) -> pl.DataFrame:
+    return run.collectives(rank=rank).sort("start", maintain_order=True)
+
+
+@pytest.mark.parametrize("rank", range(RANKS))
+def test_every_direct_call_is_as_the_program_counted_it(
+    job: tuple[Analyzer, list[dict[str, Any]]], rank: int
+) -> None:
+    run, said = job
+    counted = [tuple(each) for each in said[rank]["counted"]]
+    found = rows(run, rank).select("op", "elements_in", "elements_out", "group").rows()
+    # Two messages that are asked for together: which comes first is c10d's choice.
+    assert sorted(map(str, found[: len(counted)])) == sorted(map(str, counted))
+    assert [r for r in found[: len(counted)] if r[0] not in ("send", "recv")] == [
+        r for r in counted if r[0] not in ("send", "recv")
+    ]
+
+
+@pytest.mark.parametrize("rank", range(RANKS))
+def test_every_collective_is_one_that_torch_s_flight_recorder_knows(
+    job: tuple[Analyzer, list[dict[str, Any]]], rank: int
+) -> None:
+    run, said = job
+    known = [
+        (entry["process_group"][0], sum(math.prod(size) for size in entry["input_sizes"]))
+        for entry in said[rank]["known"]
+        if not entry["is_p2p"] and "barrier" not in entry["profiling_name"]
+    ]
+    found = rows(run, rank).filter(~pl.col("op").is_in(["send", "recv", "barrier"]))
+    found = found.filter(~pl.col("failed"))
+    assert len(known) > 20
+    mine = found.select("group", pl.col("elements_in").fill_null(0)).rows()
+    assert len(mine) == len(known)
+    # Of a scatter torch names the inputs of the root alone, too.
+    assert [group for group, _ in mine] == [group for group, _ in known]
+
+
+def test_ranks_agree_on_every_number(job: tuple[Analyzer, list[dict[str, Any]]]) -> None:
+    run, _ = job
+    found = run.collectives()
+    assert found.filter(pl.col("op") != "message")["seen"].to_list() == [
+        ranks for (ranks,) in found.filter(pl.col("op") != "message").select("ranks").rows()
+    ]
+    messages = found.filter(pl.col("op") == "message")
+    assert messages.height == RANKS + 1
+    assert messages["seen"].unique().to_list() == [2]
+    assert found.filter("failed")["op"].to_list() == ["all_reduce"]
+    # Nothing is done before it was asked for.
+    assert (found["transfer"].drop_nulls() >= 0).all()
+    assert found["end"].null_count() == 0
+
+
+LATE = """
+import _haiprof_boot
+_haiprof_boot.arm()
+import time, torch
+import torch.distributed as dist
+
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+rank, size = dist.get_rank(), dist.get_world_size()
+planted = []
+for n in range(60):
+    late = n * 7 % size
+    time.sleep(0.005)
+    if n % 2 and rank == late:
+        time.sleep(0.02)
+    dist.all_reduce(torch.ones(1000))
+dist.destroy_process_group()
+"""
+
+
+def test_the_late_rank_is_named_in_every_planted_delay(shm: Path, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(LATE)
+    run = Analyzer(run_ranks(3, script, HAIPROF_STACK_HZ="100"))
+    wait_recorded(shm)
+    found = run.collectives().filter(pl.col("op") == "all_reduce")
+    assert found.height == 60
+    planted = [(n + 1, n * 7 % 3) for n in range(60) if n % 2]
+    named = dict(found.select("sequence", "late_rank").rows())
+    assert sum(named[number] == rank for number, rank in planted) >= 0.95 * len(planted)
+    worst = run.waits().row(0, named=True)
+    assert worst["operations"] > 5
+    assert worst["longest"] > 15_000_000
+    line = LATE.splitlines().index("        time.sleep(0.02)") + 1
+    assert worst["line"] == f"<module> ({script}:{line})"
+
+
+def test_torch_is_as_it_was_afterwards() -> None:
+    program = """
+        import os, torch, torch.distributed as dist
+        from haiprof import _core
+        from haiprof.capture import hooks
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+        helper = dist.distributed_c10d._new_process_group_helper
+        hooks.install()
+        print(hooks.status()["collectives"])
+        assert dist.distributed_c10d._new_process_group_helper is not helper
+        hooks.uninstall()
+        assert dist.distributed_c10d._new_process_group_helper is helper
+        print(hooks.status()["collectives"])
+        store = dist.HashStore()
+        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+        dist.all_reduce(torch.ones(3))
+        hooks.install()  # in the middle of it
+        dist.all_reduce(torch.ones(3))
+        dist.barrier()
+        hooks.uninstall()
+        dist.all_reduce(torch.ones(3))
+        dist.destroy_process_group()
+    """
+    assert run_python(program).splitlines() == ["on: gloo", "off: not installed"]
