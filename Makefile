@@ -12,8 +12,8 @@ help:            ## show this list
 demo: $(VENV)/installed  ## train a small network under haiprof and write a report
 	$(BIN)/haiprof run --log-dir demo --report -- $(BIN)/python examples/train_digits.py
 
-# Six files at a time, each test of a file after the other: most of them wait for programs.
-TESTS := $(BIN)/pytest -n 6 --dist loadfile
+# Four files at a time, each test of a file after the other: most of them wait for programs.
+TESTS := $(BIN)/pytest -n 4 --dist loadfile
 # The files with a marker: to collect all tests takes each worker as long as some of these.
 marked = $(shell grep -rlE '$(1)' tests --include='test_*.py')
 
