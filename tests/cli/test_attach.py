@@ -82,6 +82,7 @@ def test_ctrl_c_ends_the_recording_and_not_the_job(
     wait_for(lambda: not list(run.glob("*/*.arrows")), 10, "closed files")
 
 
+@pytest.mark.jobs
 def test_ctrl_c_while_ranks_are_reached_ends_those_that_were(
     running: tuple[Path, subprocess.Popen[str]], tmp_path: Path
 ) -> None:
@@ -190,6 +191,7 @@ def shares(run: Path) -> dict[str, float]:
     return {name: median / sum(medians.values()) for name, median in medians.items()}
 
 
+@pytest.mark.jobs
 def test_phases_are_those_of_the_same_job_under_haiprof_run(shm: Path, tmp_path: Path) -> None:
     script, logs = tmp_path / "train_long.py", tmp_path / "logs"
     script.write_text(textwrap.dedent(TRAINS_LONG))

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pytest
 import runs
 import traces
 from commands import haiprof, only_line
@@ -48,6 +49,7 @@ def job(folder: Path, ranks: int, slower: int, steps: int = 6) -> Path:
     return folder
 
 
+@pytest.mark.jobs
 def test_a_hundred_ranks_are_summed_up_and_the_worst_shown(tmp_path: Path) -> None:
     before, after = job(tmp_path / "a", 100, 0), job(tmp_path / "b", 100, 30)
     wide = {**os.environ, "COLUMNS": "200"}

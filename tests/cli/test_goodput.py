@@ -76,6 +76,7 @@ def truth(notes: Path) -> tuple[float, float]:
     return productive / 1e9, (attempts[-1][-1][1] - attempts[0][0][1]) / 1e9
 
 
+@pytest.mark.jobs
 def test_ettr_of_a_job_killed_and_restarted_twice_is_what_the_job_noted(
     tmp_path: Path, shm: Path
 ) -> None:

@@ -75,6 +75,7 @@ def top(*words: str | Path, columns: int = 80, rows: int = 24, **environment: st
     return Screen([*HAIPROF, "top", *map(str, words)], columns, rows, **environment)
 
 
+@pytest.mark.jobs
 def test_a_running_job_in_both_sizes(running: subprocess.Popen[str], shm: Path) -> None:
     wait_for(lambda: Path("logs").is_dir() and list(Path("logs").glob("*/*#0/spans-*")), 60)
     with top("--hz", "4") as screen:
@@ -109,6 +110,7 @@ def test_a_running_job_in_both_sizes(running: subprocess.Popen[str], shm: Path) 
         assert max(map(len, done.stdout.splitlines())) <= 80
 
 
+@pytest.mark.jobs
 def test_the_job_ends_while_it_is_watched(shm: Path, script: Path) -> None:
     job = start_haiprof("run", "--log-dir", "logs", script, "6")
     wait_for(lambda: Path("logs").is_dir() and list(Path("logs").glob("*/run.json")), 60)
@@ -130,6 +132,7 @@ def test_the_job_ends_while_it_is_watched(shm: Path, script: Path) -> None:
         del os.environ["HAIPROF_LOG_DIR"]
 
 
+@pytest.mark.jobs
 def test_the_recorder_is_killed_while_it_is_watched(
     running: subprocess.Popen[str], shm: Path
 ) -> None:

@@ -180,6 +180,7 @@ def victim(machine: Path) -> Iterator[int]:
             process.kill()
 
 
+@pytest.mark.jobs
 def test_root_walks_unharmed(
     shm: Path, tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -238,6 +238,7 @@ def test_a_flame_graph_is_as_wide_as_its_calls() -> None:
     assert len(flames.ids) < found.height
 
 
+@pytest.mark.jobs
 def test_a_hundred_ranks_are_a_small_page(tmp_path: Path) -> None:
     run = Analyzer(many_ranks(tmp_path / "job", 100))
     sections = deep.show(run)

@@ -168,6 +168,7 @@ def test_a_process_that_never_recorded_is_as_it_was_after_the_stop(
     assert out.splitlines() == ["[True] []", "0", "{'off'}"]
 
 
+@pytest.mark.jobs
 def test_fifty_starts_and_stops_leave_nothing_behind(shm: Path, tmp_path: Path) -> None:
     logs = str(tmp_path / "logs")
     with job(TRAINS, tmp_path, "logs", warm=True) as running:
