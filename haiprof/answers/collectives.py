@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -21,14 +22,23 @@ from haiprof.views.run import stacks as stack_views
 
 #: The event that says who is in a group (``haiprof/capture/hooks/collectives.py``).
 GROUP: Final = "group"
+#: Operations of all ranks that are matched at once, each of 150 bytes or so.
+MOST_ROWS: Final = 8_000_000
 _KEY: Final = ("late_rank", "group", "op")
 #: A rank that came this much later than the one before it, ns, is worth a look at what it did.
 WORTH_NS: Final = 1_000_000
 
 
-def of_rank(process: Process) -> tables.Read:
-    """Return the operations of one process, see :func:`view.by_rank`."""
+def of_rank(process: Process, every: int = 1) -> tables.Read:
+    """Return the operations of one process, see :func:`view.by_rank`.
+
+    Args:
+        process: whose.
+        every: only those whose number is a multiple of it, the same ones on all ranks.
+    """
     read = tables.read(process, schema.COLLECTIVES, view.ROW_COLUMNS)
+    if every > 1:
+        read.frame = read.frame.filter(pl.col("sequence") % every == 0)
     events = tables.read(process, schema.EVENTS, ("kind", "text", "attributes"), {"kind": [GROUP]})
     members = _members(events.frame, process.rank)
     read.frame = view.by_rank(read.frame, members)
@@ -57,13 +67,26 @@ def matched(ranks: Ranks) -> pl.DataFrame:
 
 def _matched(ranks: Ranks) -> pl.DataFrame:
     processes = [process for process in ranks.run.processes if process.role == ROLE_RANK]
+    # The one that ran for longest says how many there are: ranks do about the same.
+    processes.sort(key=lambda each: (each.started_ns or 0) - (each.ended_ns or 0))
     clocks = host_clocks.by_node(ranks) if len(processes) > 1 else {}
     attempts: dict[int | None, list[pl.DataFrame]] = {}
-    for process, read in ranks.map(of_rank, processes):
-        ranks.note(read.problems)
+    every = 1
+
+    def add(process: Process, rows: pl.DataFrame) -> None:
         rank = pl.lit(process.rank, pl.UInt32()).alias("rank")
-        rows = _on(clocks.get(process.node), read.frame).with_columns(rank)
-        attempts.setdefault(process.attempt, []).append(rows)
+        placed = _on(clocks.get(process.node), rows).with_columns(rank)
+        attempts.setdefault(process.attempt, []).append(placed)
+
+    for process, read in ranks.map(of_rank, processes[:1]):
+        ranks.note(read.problems)
+        every = max(1, -(-read.frame.height * len(processes) // MOST_ROWS))
+        add(process, read.frame.filter(pl.col("sequence") % every == 0))
+    if every > 1:
+        ranks.note([f"collectives: there are so many that one in {every} of each group is matched"])
+    for process, read in ranks.map(functools.partial(of_rank, every=every), processes[1:]):
+        ranks.note(read.problems)
+        add(process, read.frame)
     found = [view.matched(pl.concat(rows)) for rows in attempts.values()]
     whole = pl.concat(found) if found else pl.DataFrame(schema=view.COLLECTIVES_SCHEMA)
     return whole.sort("start", maintain_order=True)

@@ -10,6 +10,7 @@ import runs
 
 from haiprof import schema
 from haiprof.analyzer import Analyzer
+from haiprof.answers import collectives
 from haiprof.errors import HaiprofError
 
 
@@ -52,6 +53,19 @@ def test_attempts_of_a_rank_are_matched_with_their_own(tmp_path: Path) -> None:
             start = 1000 * attempt + late * rank
             runs.write_closed(process, schema.COLLECTIVES, [runs.collective(start, 9 - late, 1)])
     assert Analyzer(run).collectives()["late"].to_list() == [0, 5 * runs.MS]
+
+
+def test_of_very_many_a_part_is_matched_and_said_to_be_one(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collectives, "MOST_ROWS", 7)
+    opened = Analyzer(run)
+    assert opened.collectives()["sequence"].to_list() == [3, 6, 9]
+    assert opened.collectives()["seen"].unique().to_list() == [2]
+    assert opened.problems() == [
+        "collectives: there are so many that one in 3 of each group is matched"
+    ]
+    assert opened.collectives(rank=0).height == 10
 
 
 def test_a_run_without_any_has_empty_frames(tmp_path: Path) -> None:

@@ -53,6 +53,7 @@ _CORRECTNESS = (
     Planned("late-graphs", "A4 Windows and graphs captured between them", "late_graphs", 80),
     Planned("connections", "A3 Device phases with one hardware queue", "connections", 80),
     Planned("forks", "B9 fork after CUDA is initialised", "forks", 80),
+    Planned("collectives", "Collectives of torch.distributed", "collectives", 60),
     Planned("ends", "B10 Ends of a job", "ends", 120),
 )  # fmt: skip
 _REST = (

@@ -450,8 +450,8 @@ def test_all_of_it_runs_without_a_gpu(start: Start, tmp_path: Path) -> None:
     assert said["machine"]["haiprof"].startswith("wheel haiprof-")
     states = {name: end.partition(",")[0] for name, end in said["parts"].items()}
     assert list(states) == [part.name for part in PLAN]
-    assert {"raw", "machine", "capture", "refusals", "late-graphs", "report", "forks", "ends",
-            "soak", "launches", "residue", "flushes", "sampling", "overhead",
+    assert {"raw", "machine", "capture", "refusals", "late-graphs", "report", "forks",
+            "collectives", "ends", "soak", "launches", "residue", "flushes", "sampling", "overhead",
             } <= {name for name, state in states.items() if state == "done"}  # fmt: skip
     for name, end in said["parts"].items():
         assert states[name] == "done" or end.endswith(": needs a GPU"), end
