@@ -198,9 +198,10 @@ std::uint64_t sequence_of(void* backend, Backend kind) noexcept {
 void watch_waiting(void* work) noexcept;
 
 void Call::queue(void* work) noexcept {
-  Asked before;
-  // Of several works, which the last one ends, all are one operation.
-  if (queued_ != nullptr) state().in_flight.take(queued_, before);
+  if (queued_ != nullptr) {  // of several works, which the last one ends, all are one operation
+    Asked before;
+    state().in_flight.take(queued_, before);
+  }
   queued_ = state().in_flight.add(work, asked_) ? work : nullptr;
   watch_waiting(work);
 }

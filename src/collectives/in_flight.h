@@ -43,10 +43,10 @@ class InFlight {
   bool take(const void* work, Asked& asked) noexcept;
 
  private:
-  static constexpr std::size_t kPlaces = 8192, kProbes = 32;
+  static constexpr std::size_t kPlaces = 8192, kProbes = 16;
+  static constexpr std::size_t kNowhere = kPlaces;
 
-  struct alignas(128) Place {
-    std::atomic<const void*> work{nullptr};
+  struct Place {
     // What others than its taker read: it may be taken, and filled anew, meanwhile.
     std::atomic<Group*> group{nullptr};
     std::atomic<std::uint64_t> sequence{0};
@@ -54,8 +54,10 @@ class InFlight {
     Asked asked;
   };
 
-  const Place* place_of(const void* work) const noexcept;
+  std::size_t place_of(const void* work) const noexcept;
 
+  // Apart: most searches find nothing, and look at all probes.
+  std::array<std::atomic<const void*>, kPlaces> works_{};
   std::array<Place, kPlaces> places_;
 };
 

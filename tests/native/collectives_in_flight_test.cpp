@@ -61,7 +61,7 @@ void too_many_are_refused_and_none_is_mixed_up() {
     added[i] = all->add(&works[i], asked(i));
     count += added[i] ? 1 : 0;
   }
-  CHECK(count >= 4096 && count <= 8192);
+  CHECK(count >= 2048 && count <= 8192);
   Asked taken;
   for (std::size_t i = 0; i < works.size(); ++i) {
     CHECK_EQUAL(all->take(&works[i], taken), static_cast<bool>(added[i]));
