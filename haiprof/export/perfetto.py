@@ -62,7 +62,7 @@ _DEVICE_SPANS: Final = (
 )  # fmt: skip
 _COLLECTIVES: Final = (
     "thread", "external", "correlation", "group", "group_size", "ranks", "type", "elements_in",
-    "elements_out", "bytes", "attributes",
+    "elements_out", "bytes", "step", "sequence", "peer", "attributes",
 )  # fmt: skip
 _MEMORY: Final = ("total_allocated", "total_reserved")
 _CRITICAL: Final = "critical"

@@ -1,5 +1,6 @@
 #include "collectives/c10d.h"
 
+#include <pthread.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -43,10 +44,12 @@ struct Patch {
   void* ours;
 };
 
+// Of what is put where.
+std::mutex mutex;
+
 // Never destroyed: threads of c10d may call ours until the process is gone.
 struct State {
-  std::mutex mutex;  // of what follows
-  std::vector<Patch> patches;
+  std::vector<Patch> patches;  // under the mutex, like the rest down to sees_ends
   bool watched[kBackends] = {};
   Interposer within{Interposer::Calls::within};
   bool sees_ends = false;
@@ -524,7 +527,7 @@ void watch_waiting(void* work) noexcept {
     void** const there = known.load(std::memory_order_acquire);
     if (there == table) return;
     if (there != nullptr) continue;
-    const std::lock_guard guard(all.mutex);
+    const std::lock_guard guard(mutex);
     void** nothing = nullptr;
     if (!on.load(std::memory_order_relaxed)) return;
     if (!known.compare_exchange_strong(nothing, table, std::memory_order_acq_rel)) {
@@ -630,9 +633,13 @@ bool watch_works(State& all) {
 
 }  // namespace
 
+void survive_forks() noexcept {
+  pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); }, [] { mutex.unlock(); });
+}
+
 std::vector<std::string> watch() {
   State& all = state();
-  const std::lock_guard guard(all.mutex);
+  const std::lock_guard guard(mutex);
   torch.numel.store(reinterpret_cast<abi::GetNumel>(Interposer::find(abi::kGetNumel)),
                     std::memory_order_relaxed);
   torch.type.store(reinterpret_cast<abi::GetType>(Interposer::find(abi::kGetType)),
@@ -654,7 +661,7 @@ std::vector<std::string> watch() {
 
 void leave() noexcept {
   State& all = state();
-  const std::lock_guard guard(all.mutex);
+  const std::lock_guard guard(mutex);
   on.store(false, std::memory_order_relaxed);
   for (const Patch& patch : all.patches) {
     std::atomic_ref<void*> slot(*patch.slot);

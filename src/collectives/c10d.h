@@ -12,6 +12,10 @@
 
 namespace haiprof::collectives {
 
+// Once, before anything else: a child that is forked while another thread is in one of these finds
+// no lock taken, of ours or of the loader's.
+void survive_forks() noexcept;
+
 // Puts ours into the tables of the backends that are loaded; idempotent. Returns their names, each
 // with what of it is not seen ("nccl: its ends"); empty: none is loaded, or none is known.
 std::vector<std::string> watch();

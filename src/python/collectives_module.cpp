@@ -14,6 +14,7 @@ namespace py = pybind11;
 namespace haiprof::python {
 
 void register_collectives(py::module_& module) {
+  collectives::survive_forks();
   const auto unlocked = py::call_guard<Unlocked>();
   module.def("watch_collectives", &collectives::watch, unlocked);
   module.def("leave_collectives", &collectives::leave, unlocked);

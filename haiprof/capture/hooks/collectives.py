@@ -40,16 +40,21 @@ class Collectives:
     def attach(self) -> str:
         """Watch the backends, now or when torch.distributed is imported; return how."""
         module = imported(_MODULE)
-        if module is not None:
-            self._watch(module)
-        else:
+        if module is None:
             self._waiting = AfterImport(_MODULE, self._imported)
+            return self.state()
+        try:
+            self._watch(module)
+        except BaseException:
+            self.detach()
+            raise
         return self.state()
 
     def _imported(self, module: ModuleType) -> None:
         try:
             self._watch(module)
         except Exception as error:  # an unknown version
+            self.detach()
             self._trouble(f"torch.distributed is not seen: {error!r}")
 
     def _watch(self, module: ModuleType) -> None:

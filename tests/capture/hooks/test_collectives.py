@@ -250,3 +250,44 @@ def test_torch_is_as_it_was_afterwards() -> None:
         dist.destroy_process_group()
     """
     assert run_python(program).splitlines() == ["on: gloo", "off: not installed"]
+
+
+def test_an_unknown_torch_is_left_as_it_was() -> None:
+    program = """
+        import torch.distributed as dist
+        from haiprof.capture import hooks
+        helper = dist.distributed_c10d._new_process_group_helper
+        del dist.distributed_c10d._world  # of another version
+        said = []
+        hooks.install(lambda kind, text: said.append(text))
+        print(hooks.status()["collectives"])
+        assert dist.distributed_c10d._new_process_group_helper is helper
+        hooks.uninstall()
+    """
+    (line,) = run_python(program).splitlines()
+    assert line.startswith("off: AttributeError")
+
+
+def test_forks_while_backends_are_looked_for_do_not_hang() -> None:
+    program = """
+        import os, threading, torch.distributed
+        from haiprof import _core
+        ends = threading.Event()
+        def again():
+            while not ends.is_set():
+                _core.watch_collectives()
+                _core.leave_collectives()
+        thread = threading.Thread(target=again, daemon=True)
+        thread.start()
+        for _ in range(30):
+            child = os.fork()
+            if child == 0:
+                found = _core.watch_collectives()
+                _core.leave_collectives()
+                os._exit(0 if found == ["gloo"] else 3)
+            assert os.waitpid(child, 0)[1] == 0
+        ends.set()
+        thread.join()
+        print("done")
+    """
+    assert run_python(program).split() == ["done"]
