@@ -18,6 +18,16 @@ def imported(name: str) -> ModuleType | None:
     return module
 
 
+def importing(package: str) -> bool:
+    """Whether a module of ``package`` is being imported, on any thread."""
+    inside = f"{package}."
+    return any(
+        (name == package or name.startswith(inside))
+        and getattr(getattr(module, "__spec__", None), "_initializing", False)
+        for name, module in list(sys.modules.items())
+    )
+
+
 class AfterImport(importlib.abc.MetaPathFinder):
     """Calls ``then(module)`` once, right after ``name`` has been imported.
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from haiprof import _core
+from haiprof.capture.after_import import importing
 from haiprof.capture.trace.boundaries import Boundaries, in_backward
 from haiprof.capture.trace.files import TraceFile
 from haiprof.capture.trace.plan import Plan
@@ -315,6 +316,8 @@ class Recording:
                 return
             if self._owner is None and _core.trained_elsewhere():
                 return  # that thread begins it, at its next step
+            if self.state == WAITING and importing("torch"):
+                return  # the profiler would meet a module of torch that is only half there
             if self.state == OFF:
                 self._drop()
             elif self.state == RECORDING:

@@ -97,6 +97,27 @@ def test_a_loop_without_steps_is_traced_for_seconds(shm: Path, tmp_path: Path) -
     assert any(e["name"] == "aten::addmm" for e in left.events("cpu_op"))
 
 
+def test_it_does_not_begin_in_the_middle_of_an_import_of_torch(shm: Path, tmp_path: Path) -> None:
+    late = tmp_path / "late" / "torch_late.py"
+    late.parent.mkdir()
+    late.write_text("import __main__\n__main__.loop(1.0)\nstate = __main__.trace.state\n")
+    program = f"""
+    def loop(seconds):
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            pass
+
+    trace = haiprof.trace(seconds=0.5, warmup=0.2)
+    torch.__path__.append({str(late.parent)!r})
+    import torch.torch_late
+    while trace.live:
+        model(batch)
+    print(torch.torch_late.state, trace.state)
+    """
+    _, out = run_job(program, shm, tmp_path)
+    assert out == "waiting done\n"
+
+
 def test_steps_may_be_marked_by_hand(shm: Path, tmp_path: Path) -> None:
     program = """
     with haiprof.trace(steps=2):
