@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Concatenate, Literal, ParamSpec, TypeVar
 
 import polars as pl
 
+from haiprof.answers import findings as finding_answers
 from haiprof.answers import host_clocks, one_process, window
+from haiprof.answers import ledger as ledger_answers
 from haiprof.answers.deep import TraceAnswers
 from haiprof.answers.headline import headline
 from haiprof.answers.over_ranks import Item
@@ -23,6 +25,7 @@ from haiprof.answers.recorded import RecordedAnswers
 from haiprof.common import asked
 from haiprof.common.choices import quoted
 from haiprof.errors import HaiprofError
+from haiprof.findings.deep.as_findings import as_findings
 from haiprof.runs import ROLE_RANK, Run
 from haiprof.sources.open import Opened, open_path, open_traces
 from haiprof.sources.table_cache import caching_tables
@@ -31,6 +34,7 @@ from haiprof.views.trace import compare as compare_view
 from haiprof.views.trace import differences as differences_view
 
 if TYPE_CHECKING:
+    from haiprof.findings.finding import Finding
     from haiprof.show.shown import Shown
 
 _Result = TypeVar("_Result")
@@ -451,6 +455,56 @@ class Analyzer:
             '118 steps on each of 2 ranks, median 12 ms (p95 12 ms)'
         """
         return list(self._ranks.once("headline", lambda: headline(self)))
+
+    def findings(self, rank: int | None = None) -> list[Finding]:
+        """Return what costs the job time or ended it, and who is to blame: most important first.
+
+        Each has ``kind`` (:data:`haiprof.findings.kinds.KINDS`), ``ranks``, ``problem`` and
+        ``advice`` in words, ``lost_ns`` with its interval, ``phase``, ``line`` and ``evidence``;
+        see :class:`haiprof.findings.finding.Finding`. An empty list says that nothing costs as much
+        as 5 % of the time for certain.
+
+        Args:
+            rank: what concerns this one only.
+
+        Raises:
+            HaiprofError: there is no such rank.
+
+        Example:
+            >>> [finding.kind for finding in run.findings()]
+            []
+        """
+        self._ranks.choose(rank)
+        if self.traced:
+            return as_findings(self.recommendations(rank))
+        found = finding_answers.recorded(self._ranks, self._recorded)
+        return [each for each in found if rank is None or not each.ranks or rank in each.ranks]
+
+    def ledger(self, rank: int | None = None, step: int | None = None) -> pl.DataFrame:
+        """Return what each nanosecond of each rank went to: one row per cause, the longest first.
+
+        Columns: ``cause``, ``culprit`` (of ``waiting``: the rank that was waited for), ``duration``
+        (ns) and ``share``. Those of a rank sum to the length of the run; those of a step to its
+        duration. See :mod:`haiprof.views.run.ledger`.
+
+        Args:
+            rank: of this one only.
+            step: of this one only.
+
+        Raises:
+            HaiprofError: there is no such rank, or step.
+
+        Example:
+            >>> run.ledger(rank=0, step=3).select("cause", "duration").rows()[:2]
+            [('forward', 4000000), ('backward', 3000000)]
+        """
+        asked.whole("step", step)
+        if not self.traced:
+            return ledger_answers.frame(self._ranks, rank, step)
+        steps, waits = self.steps(rank), self.distributed(rank).steps
+        if step is not None and step not in (there := steps["step"].drop_nulls().to_list()):
+            raise asked.steps(f"{self._ranks.where}: ledger()", step, there)
+        return ledger_answers.of_traces(steps, waits, step)
 
     def on_one_clock(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Return a frame of several hosts with all times converted to the reference's clock.

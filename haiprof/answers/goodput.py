@@ -79,15 +79,9 @@ def goodput(run: Run, each: Map, note: Callable[[list[str]], None]) -> Goodput:
         each: does work for each of many, possibly elsewhere.
         note: called with one line per problem.
     """
-    candidates = [p for p in run.processes if p.role != ROLE_NODE and p.trace is None]
-    chosen: list[tuple[Process, _Seen]] = []
-    for process, seen in each(_look, candidates):
-        note(seen.problems)
-        if process.started_ns is not None and (process.role == ROLE_RANK or seen.steps):
-            chosen.append((process, seen))
+    chosen, lives = _lived(run, each, note)
     if not chosen:
         return _nothing()
-    lives = _lives([process for process, _ in chosen], [seen for _, seen in chosen], run.warmup)
     attempts = {
         process.folder: own
         for (process, _), own in each(_pieces, [(p, lives[p.folder.name]) for p, _ in chosen])
@@ -135,6 +129,29 @@ def goodput(run: Run, each: Map, note: Callable[[list[str]], None]) -> Goodput:
             schema=_ATTEMPTS,
         ),
     )
+
+
+def lives(
+    run: Run, each: Map, note: Callable[[list[str]], None]
+) -> list[tuple[Process, views.Life]]:
+    """Return the processes of ranks, and others that had steps, with when each lived."""
+    chosen, found = _lived(run, each, note)
+    return [(process, found[process.folder.name]) for process, _ in chosen]
+
+
+def _lived(
+    run: Run, each: Map, note: Callable[[list[str]], None]
+) -> tuple[list[tuple[Process, _Seen]], dict[str, views.Life]]:
+    candidates = [p for p in run.processes if p.role != ROLE_NODE and p.trace is None]
+    chosen: list[tuple[Process, _Seen]] = []
+    for process, seen in each(_look, candidates):
+        note(seen.problems)
+        if process.started_ns is not None and (process.role == ROLE_RANK or seen.steps):
+            chosen.append((process, seen))
+    if not chosen:
+        return [], {}
+    processes, looks = zip(*chosen, strict=True)
+    return chosen, _lives(processes, looks, run.warmup)
 
 
 def _nothing() -> Goodput:

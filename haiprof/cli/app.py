@@ -200,6 +200,33 @@ def report(
     write_report(run, output, workers, dask)
 
 
+@app.command()
+def diagnose(
+    run: Annotated[
+        str, typer.Argument(help="A run's folder, or traces: a file or a folder.", metavar="RUN")
+    ],
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the findings with their evidence as JSON.")
+    ] = False,
+    rank: Annotated[int | None, typer.Option(help="This rank only.", metavar="N")] = None,
+    between: Annotated[
+        str,
+        typer.Option(
+            help="Only this part of the run, in seconds since it began; either may be left out.",
+            metavar="FROM:UNTIL",
+        ),
+    ] = "",
+    workers: _Workers = None,
+    dask: _Dask = None,
+) -> None:
+    """Say what costs a run its time or ended it, who is to blame, and what to do."""
+    from haiprof.cli.diagnose import diagnose as print_findings
+    from haiprof.cli.process.executors import executor_of
+
+    with executor_of(workers, dask) as executor:
+        print_findings(run, rank, between, executor, as_json=as_json)
+
+
 @app.command("import")
 def import_(
     path: Annotated[

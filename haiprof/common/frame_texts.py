@@ -12,12 +12,31 @@ from typing import Final
 SEPARATOR: Final = ";"
 #: The file that haiprof's own threads in a job begin in.
 OUR_THREADS: Final = "/haiprof/common/threads.py"
+#: What stands for Python's own files among the names of packages.
+PYTHON: Final = "python"
+IMPORTLIB: Final = "importlib"
 _PACKAGES: Final = re.compile(r"^.*/(?:site|dist)-packages/|^.*/lib/python3\.\d+t?/")
 
 
 def short_file(file: str) -> str:
     """Return a file's path without the folder in which its package, or Python itself, lies."""
     return _PACKAGES.sub("", file)
+
+
+def in_package(file: str) -> str | None:
+    """Return the package that a file is of, ``python`` for Python's own; None: of the job itself.
+
+    The machinery of imports is ``importlib``. A file without a folder, as ``<string>``, is the
+    job's, but for those frozen into Python.
+    """
+    if file.startswith("<frozen"):
+        return IMPORTLIB if file.startswith("<frozen importlib") else PYTHON
+    found = _PACKAGES.match(file)
+    if found is None:
+        return None
+    if not found.group().endswith("-packages/"):
+        return PYTHON
+    return file[found.end() :].partition("/")[0].removesuffix(".py")
 
 
 def frame_text(function: str, file: str, line: int | None) -> str:

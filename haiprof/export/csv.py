@@ -15,6 +15,7 @@ import polars as pl
 
 from haiprof.common.owned_files import Folder
 from haiprof.errors import HaiprofError
+from haiprof.findings import finding
 
 if TYPE_CHECKING:
     from haiprof.analyzer import Analyzer
@@ -42,6 +43,8 @@ VIEWS: dict[str, View] = {
     "waits": lambda run: run.waits(),
     "efficiency": lambda run: run.efficiency(),
     "goodput": lambda run: run.goodput(),
+    "ledger": lambda run: run.ledger(),
+    "findings": lambda run: finding.frame(run.findings()),
     "overview": lambda run: run.overview(),
     "operators": lambda run: run.operators(),
     "operators_by_shapes": lambda run: run.operators(by="shapes"),

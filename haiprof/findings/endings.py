@@ -65,19 +65,9 @@ def failure(
     def when(process: Process) -> int:
         return aligned(process.node, _of(process).failed_ns)
 
-    # The ending is unknown if nobody could read it; a known one says more. If all are unknown, the
-    # one that was first seen to have ended need not be the cause.
-    causes = [p for p in bad if failed(p) and _of(p).kind != UNKNOWN]
-    unknown = [p for p in bad if failed(p)]
-    if not causes and len(unknown) > 1:
+    causes, helpers = _causes(processes, bad, when)
+    if not causes and not helpers and (unknown := [p for p in bad if failed(p)]):
         return f"{len(unknown)} ranks ended without a goodbye, and their exit codes are unknown"
-    causes = causes or unknown
-    # Sockets of a process are closed before it has ended, so peers may fail before it.
-    causes = [p for p in causes if not _for_a_peer(p)] or causes
-    # With torch.multiprocessing no launcher says who is which rank: most are helpers of one.
-    commands = [p for p in processes if p.role == ROLE_NODE and failed(p)] if not causes else []
-    followed = [*bad, *commands]
-    helpers = [h for p in followed if (h := _helper_before(p, processes, when)) is not None]
     if not causes and not helpers:
         return _by_request(bad, processes, steps or {}, when)
     first = min([*causes, *helpers], key=when)
@@ -96,6 +86,36 @@ def failure(
         line += f"{' and' if went_on else ';'} {ended} other{'s were' if ended > 1 else ' was'}"
         line += " then terminated"
     return line
+
+
+def first_failed(processes: Sequence[Process], aligned: Aligned = _as_it_is) -> Process | None:
+    """Return the process of a job that failed first; None: none did, or that is not known."""
+    bad = [p for p in _newest_of_each_rank(processes) if failed(p) or interrupted(p)]
+
+    def when(process: Process) -> int:
+        return aligned(process.node, _of(process).failed_ns)
+
+    causes, helpers = _causes(processes, bad, when)
+    return min([*causes, *helpers], key=when, default=None)
+
+
+def _causes(
+    processes: Sequence[Process], bad: Sequence[Process], when: Callable[[Process], int]
+) -> tuple[list[Process], list[Process]]:
+    """Return the ranks, and the children of ranks, that may have failed first."""
+    # The ending is unknown if nobody could read it; a known one says more. If all are unknown, the
+    # one that was first seen to have ended need not be the cause.
+    causes = [p for p in bad if failed(p) and _of(p).kind != UNKNOWN]
+    unknown = [p for p in bad if failed(p)]
+    if not causes and len(unknown) > 1:
+        return [], []
+    causes = causes or unknown
+    # Sockets of a process are closed before it has ended, so peers may fail before it.
+    causes = [p for p in causes if not _for_a_peer(p)] or causes
+    # With torch.multiprocessing no launcher says who is which rank: most are helpers of one.
+    commands = [p for p in processes if p.role == ROLE_NODE and failed(p)] if not causes else []
+    followed = [*bad, *commands]
+    return causes, [h for p in followed if (h := _helper_before(p, processes, when)) is not None]
 
 
 def _for_a_peer(process: Process) -> bool:

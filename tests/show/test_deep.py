@@ -72,6 +72,8 @@ OTHERS = {
     "clock",
     "efficiency",
     "goodput",
+    "ledger",
+    "findings",
 }
 
 

@@ -25,6 +25,8 @@ NO_TRACES = {
     "clock",
     "efficiency",
     "goodput",
+    "ledger",
+    "findings",
 }
 
 

@@ -1,0 +1,135 @@
+"""What costs a recorded job time, or ended it, and who is to blame.
+
+Tests: tests/findings/recorded/test_rules.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+import polars as pl
+
+from haiprof import schema
+from haiprof.answers import collectives as collective_answers
+from haiprof.answers import host_clocks
+from haiprof.answers import ledger as ledger_answers
+from haiprof.answers.one_process import read_events, read_phase_spans
+from haiprof.answers.ranks import Ranks
+from haiprof.answers.recorded import RecordedAnswers
+from haiprof.findings.finding import Finding, ordered
+from haiprof.findings.recorded import case as case_view
+from haiprof.findings.recorded import end_rules, memory_rules, rules
+from haiprof.findings.recorded.doing import doing
+from haiprof.runs import ROLE_RANK, Process
+from haiprof.sources import tables
+from haiprof.views.run import collectives as collective_view
+from haiprof.views.run import slow_steps
+from haiprof.views.run import stacks as stack_views
+from haiprof.views.run.hot_lines import hot_lines
+from haiprof.views.run.ledger import Ledger
+from haiprof.views.run.overview import Summary
+
+#: Events of one kind that are looked at.
+_MOST_FACTS: Final = 256
+
+
+def recorded(ranks: Ranks, records: RecordedAnswers) -> list[Finding]:
+    """Return the findings of a recorded run, the most important first; made once."""
+    return list(ranks.once("findings", lambda: _recorded(ranks, records)))
+
+
+def _recorded(ranks: Ranks, records: RecordedAnswers) -> list[Finding]:
+    processes = ranks.run.processes
+    several = len({p.node for p in processes if p.ending is not None}) > 1
+    clock = host_clocks.clock(ranks) if several else None
+
+    def aligned(node: str, time_ns: int) -> int:
+        return time_ns if clock is None else int(clock.corrected(node, np.array([time_ns]))[0])
+
+    ends = end_rules.endings_of(processes, records.failure(), aligned)
+    return ordered([*ends, *rules.findings(_case(ranks, records))])
+
+
+def _case(ranks: Ranks, records: RecordedAnswers) -> case_view.Case:
+    """Read what the rules look at."""
+    charged = ledger_answers.ledgers(ranks)
+    # A rank that was started again is as it is now.
+    latest = {
+        p.rank if p.rank is not None else p.folder: (p, own)
+        for p, own in sorted(charged, key=lambda pair: pair[1].begin)
+    }
+    summaries, nodes = records.summaries()
+    by_folder = {summary.process.folder: summary for summary in summaries}
+    work = [(p, (own, by_folder.get(p.folder))) for p, own in latest.values()]
+    found = []
+    for _, read in ranks.map(_rank, work):
+        ranks.note(read.problems)
+        found.append(read.rank)
+    several = sum(process.role == ROLE_RANK for process, _ in latest.values()) > 1
+    operations = collective_view.by_kind(collective_answers.matched(ranks)) if several else None
+    return case_view.Case(
+        [rank for rank in found if rank.ledger.stepped],
+        [rank for rank in found if not rank.ledger.stepped],
+        nodes,
+        pl.DataFrame() if operations is None else operations,
+    )
+
+
+class _Read:
+    def __init__(self, rank: case_view.Rank, problems: list[str]) -> None:
+        self.rank = rank
+        self.problems = problems
+
+
+def _rank(item: tuple[Process, tuple[Ledger, Summary | None]]) -> _Read:
+    process, (charged, summary) = item
+    stacks, frames = (tables.read(process, table) for table in (schema.STACKS, schema.FRAMES))
+    spans, events = read_phase_spans(process), read_events(process, *case_view.FACTS)
+    memory = tables.read(
+        process, schema.SAMPLES, ("time", "metric", "value"), {"metric": [memory_rules.MEMORY]}
+    )
+    tree = stack_views.Tree(frames.frame)
+    placed = stack_views.rooted(stacks.frame, tree)
+    lines = hot_lines(
+        placed,
+        tree,
+        charged,
+        slow_steps.slow(charged),
+        process.pid,
+        _training(spans.frame, process),
+    )
+    rank = case_view.Rank(
+        process,
+        charged,
+        doing(lines),
+        slow_steps.excess(charged),
+        summary,
+        _facts(events.frame),
+        memory.frame.group_by("time").agg(pl.col("value").sum()).sort("time"),
+    )
+    problems = [*stacks.problems, *frames.problems, *spans.problems, *events.problems]
+    return _Read(rank, problems)
+
+
+def _training(spans: pl.DataFrame, process: Process) -> int | None:
+    """Return the kernel id of the thread that has the steps, else of the main thread."""
+    threads = spans.filter(pl.col("category") == "step")["thread"].value_counts(sort=True)
+    return int(threads["thread"][0]) if threads.height else process.pid
+
+
+def _facts(events: pl.DataFrame) -> Mapping[str, list[Mapping[str, Any]]]:
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for kind, text in events.select("kind", "attributes").iter_rows():
+        several = found.setdefault(str(kind), [])
+        if text is None or len(several) >= _MOST_FACTS:
+            continue
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):  # of a damaged file
+            continue
+        if isinstance(value, dict):
+            several.append(value)
+    return found

@@ -1,0 +1,144 @@
+"""The closed list of what a finding can be, and of each what it needs to be known."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+
+class Kind(NamedTuple):
+    """A kind of finding.
+
+    Attributes:
+        title: what it is, in a few words.
+        recorded: what tells it in a recorded run; empty: nothing does yet.
+        trace: what tells it in a deep trace; empty: nothing does.
+        missing: what would be needed where neither does.
+    """
+
+    title: str
+    recorded: str = ""
+    trace: str = ""
+    missing: str = ""
+
+
+_NVML: Final = "sampled from NVML and shown, but no rule has seen a GPU that has it"
+_HANG: Final = "needs the stacks and collectives of all ranks at the moment of the hang"
+
+KINDS: Final[dict[str, Kind]] = {
+    # Input.
+    "slow_loader": Kind(
+        "the DataLoader is too slow", "ledger: input; stacks of the workers", "idle: data_loading"
+    ),
+    "slow_storage": Kind("data lies on slow storage", "ledger: input; workers in reads"),
+    "loader_worker_died": Kind("a worker of the DataLoader died", "the worker's end, its rank's"),
+    "uneven_lengths": Kind(
+        "inputs of different lengths", "ledger: waiting in turns; forward and backward together"
+    ),
+    "slow_batch": Kind("single steps are slow", "ledger: steps beyond the median, by cause"),
+    # The host.
+    "garbage_collection": Kind("Python's garbage collector", "ledger: collector"),
+    "host_code": Kind(
+        "the training thread does something else",
+        "stacks: Python or libraries with the GIL, sleeping, reading",
+        "idle: python, cpu_operator",
+    ),
+    "host_sync": Kind("the host waits for the GPU", "", "idle: synchronisation"),
+    "launch_bound": Kind("kernels are launched too slowly", "", "idle: launch, graph_launch"),
+    "gil": Kind("another thread has the GIL", "stacks: a thread has it while another waits"),
+    "logging": Kind("logging and writing in the loop", "stacks: loggers, writes"),
+    "slow_start": Kind("a slow start", "ledger: startup; stacks", "idle: startup"),
+    "recompilation": Kind("functions are compiled again", "ledger: compilation"),
+    "blocking_checkpoint": Kind("training waits for checkpoints", "ledger: save"),
+    # The machine.
+    "cpu_neighbour": Kind("other programs take the CPU", "ledger: cpu_queue; CPU of the node"),
+    "cpu_quota": Kind("a CPU limit", "ledger: cpu_queue; cgroup throttling"),
+    "too_many_threads": Kind("too many threads", "ledger: cpu_queue; the job's own CPU time"),
+    "cpu_affinity": Kind("too few CPUs allowed", "ledger: cpu_queue; affinity"),
+    "numa": Kind(
+        "memory on another NUMA node", "", "", "shown by the report, not charged with lost time"
+    ),
+    "memory_bandwidth": Kind(
+        "memory bandwidth is used up", "", "", "shown by the report, not charged with lost time"
+    ),
+    "memory_pressure": Kind("too little memory", "samples: PSI of memory"),
+    "memory_leak": Kind("memory grows", "samples: memory of the process tree"),
+    "cpu_clock": Kind("a low CPU clock", "", "", "needs the clock of a healthy run to compare"),
+    # Ranks.
+    "straggler": Kind(
+        "one rank is slower", "ledger: own work, and the others' waiting for it", "straggler"
+    ),
+    "pipeline_stage": Kind(
+        "a stage of the pipeline takes longest", "", "", "shown by pipeline(), not a finding yet"
+    ),
+    "pipeline_bubble": Kind(
+        "bubbles of the pipeline", "", "", "shown by pipeline(), not a finding yet"
+    ),
+    "exposed_communication": Kind(
+        "communication that nothing hides", "ledger: transfer", "exposed_communication"
+    ),
+    "small_collectives": Kind("many small collectives", "collectives: operations and bytes"),
+    "uneven_exchange": Kind(
+        "ranks exchange different amounts", "", "", "needs bytes by rank of each all_to_all"
+    ),
+    "slow_link": Kind("a slow link", "", "", "needs the bandwidth of a healthy run to compare"),
+    "packet_loss": Kind("lost packets", "", "", "TCP's retransmissions are not sampled"),
+    "congestion": Kind(
+        "a congested network", "", "", "counters of ports are shown, no rule has seen a real one"
+    ),
+    "link_down": Kind(
+        "a link is down", "", "", "named in the headline, not charged with lost time"
+    ),
+    "starved_communication": Kind(
+        "the thread that communicates gets no CPU", "", "", "needs its time in the queue"
+    ),
+    # The device.
+    "no_tensor_cores": Kind("tensor cores are not used", "", "tensor_cores"),
+    "allocator": Kind("memory is requested from the driver", "", "idle: allocator"),
+    "copies": Kind("copies that nothing hides", "", "copies"),
+    "false_dependency": Kind("kernels wait without need", "", "idle: event, latency, other device"),
+    "slow_unit": Kind("operators run on a slow unit", "", "slow_unit"),
+    "gpu_memory": Kind("memory of the GPU", "", "memory"),
+    "data_parallel": Kind("DataParallel instead of DistributedDataParallel", "", "data_parallel"),
+    "gpu_thermal": Kind("a hot GPU", "", "", _NVML),
+    "gpu_power": Kind("a power limit", "", "", _NVML),
+    "gpu_clock": Kind("a low clock of the GPU", "", "", _NVML),
+    "gpu_ecc": Kind("memory errors of the GPU", "", "", _NVML),
+    "gpu_row_remap": Kind("rows of memory remapped", "", "", _NVML),
+    "gpu_lost": Kind("a GPU is off the bus", "", "", _NVML),
+    "nvlink": Kind("NVLink errors", "", "", _NVML),
+    "pcie": Kind("a slow PCIe link", "", "", _NVML),
+    "gsp_timeout": Kind("the GPU's own processor does not answer", "", "", _NVML),
+    "illegal_access": Kind("illegal memory access of a kernel", "", "", _NVML),
+    "foreign_process": Kind("another process on the GPU", "", "", _NVML),
+    "gpu_out_of_memory": Kind("the GPU's memory is full", "the exception that ended the job"),
+    "endless_kernel": Kind("a kernel that never ends", "", "", _HANG),
+    # Progress.
+    "regression": Kind("slower than before", "", "", "needs an earlier run to compare with"),
+    "skipped_steps": Kind("steps without effect", "", "", "needs the GradScaler's decisions"),
+    # Hangs.
+    "collective_mismatch": Kind("different collectives", "", "", _HANG),
+    "rank_never_arrived": Kind("a rank never arrives", "", "", _HANG),
+    "crossed_collectives": Kind("groups in opposite order", "", "", _HANG),
+    "unmatched_send": Kind("a send without a receive", "", "", _HANG),
+    "uneven_inputs": Kind("ranks have different numbers of steps", "", "", _HANG),
+    "rendezvous": Kind("a rank is missing at the start", "", "", _HANG),
+    "teardown_hang": Kind("a hang at the end", "", "", _HANG),
+    "uninterruptible": Kind("a process waits for a device", "", "", _HANG),
+    # Ends.
+    "exception": Kind("an exception", "the end of the first process that failed"),
+    "crash": Kind("a crash", "the end of the first process that failed"),
+    "out_of_memory": Kind("the host's memory is full", "the kernel's OOM kill"),
+    "disk_full": Kind("a full disk", "the exception that ended the job"),
+    "preempted": Kind("asked to end", "SIGTERM"),
+    "stopped": Kind("stopped by a signal", "stacks: state of the thread"),
+    "node_lost": Kind(
+        "a node is lost",
+        "",
+        "",
+        "a lost recorder looks the same",
+    ),
+    # What is not explained.
+    "waiting": Kind("waiting for other ranks", "", "waiting"),
+    "unexplained": Kind("time without a known cause", "", "unexplained"),
+    "incomplete": Kind("a trace that lacks what explains it", "", "incomplete"),
+}

@@ -1,0 +1,1 @@
+"""Findings about a run that haiprof recorded: rules over the ledger, stacks, samples and facts."""

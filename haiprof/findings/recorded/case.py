@@ -1,0 +1,99 @@
+"""What is known of a recorded run, for the rules to look at.
+
+Tests: tests/findings/recorded/test_rules.py.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from haiprof.findings.finding import Evidence
+from haiprof.runs import Process
+from haiprof.views.run import blocks
+from haiprof.views.run.ledger import Ledger
+from haiprof.views.run.overview import Summary
+from haiprof.views.run.series import Stat
+
+Numbers = npt.NDArray[np.int64]
+
+#: Kinds of events that rules look at.
+FACTS: Final = ("loader", "loader_workers", "threads", "ddp", "compile", "autograd", "exception")
+
+
+@dataclass(frozen=True)
+class Rank:
+    """What is known of one process of a rank.
+
+    Attributes:
+        process: the process.
+        ledger: what its time went to.
+        lines: at which lines, see :func:`haiprof.views.run.hot_lines.hot_lines`.
+        slow: excess of its slow steps, see :func:`haiprof.views.run.slow_steps.excess`.
+        summary: its samples, summed up; None: there are none.
+        facts: attributes of its events of the kinds of :data:`FACTS`, by kind, in their order.
+        memory: ``time`` and ``value`` of its memory, ns UTC and bytes.
+    """
+
+    process: Process
+    ledger: Ledger
+    lines: pl.DataFrame
+    slow: Numbers
+    summary: Summary | None = None
+    facts: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    memory: pl.DataFrame = field(default_factory=lambda: pl.DataFrame())
+
+    @functools.cached_property
+    def begins(self) -> Numbers:
+        """Where each block of its steps begins."""
+        return blocks.edges(self.ledger.duration, self.ledger.count)
+
+    def share(self, part: Numbers) -> blocks.Share:
+        """Return the share of the steps' time that a part of each group of steps takes."""
+        return blocks.share(part, self.ledger.duration, self.begins)
+
+    def of(self, *causes: str) -> Evidence:
+        """Return what the ledger says of some causes in all steps, as evidence."""
+        value = int(self.ledger.of(*causes).sum())
+        return Evidence("ledger", " + ".join(causes), value, "ns", self.ledger.stepped)
+
+    def stat(self, metric: str) -> Stat | None:
+        """Return what was sampled of a metric of its process."""
+        return None if self.summary is None else self.summary.stats.get(metric)
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Its rank, if it has one."""
+        return () if self.process.rank is None else (self.process.rank,)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is known of a run.
+
+    Attributes:
+        ranks: the latest process of each rank that had steps.
+        others: processes of ranks without steps.
+        nodes: samples of the nodes, summed up.
+        operations: collectives by group and kind, see
+            :func:`haiprof.views.run.collectives.by_kind`; empty: none, or not recorded.
+    """
+
+    ranks: Sequence[Rank]
+    others: Sequence[Rank] = ()
+    nodes: Sequence[Summary] = ()
+    operations: pl.DataFrame = field(default_factory=lambda: pl.DataFrame())
+
+    def node_of(self, rank: Rank) -> Summary | None:
+        """Return the samples of a rank's node."""
+        return next((n for n in self.nodes if n.process.node == rank.process.node), None)
+
+    def beside(self, rank: Rank) -> list[Rank]:
+        """Return the ranks of a rank's node, itself among them."""
+        return [each for each in self.ranks if each.process.node == rank.process.node]

@@ -1,0 +1,143 @@
+"""The training thread is ready to run, but the CPU runs something else: who takes it.
+
+Tests: tests/findings/recorded/test_rules.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from haiprof.common.numbers import percent
+from haiprof.findings.finding import Evidence, Finding
+from haiprof.findings.recorded.case import Case, Rank
+
+_THROTTLED: Final = "cgroup.throttled.percent"
+_LIMIT: Final = "cgroup.cpu_limit.cores"
+_CPU: Final = "proc.cpu.percent"
+_THREADS: Final = "proc.threads.count"
+_NODE: Final = "cpu.util.percent"
+_ALLOWED: Final = "proc.allowed_cpus.count"
+#: A thread is in a queue now and then on any machine; this share of the time is no coincidence.
+_LEAST: Final = 0.10
+_SURE: Final = 0.05
+#: Throttling counts from this share of the quota on.
+_THROTTLES: Final = 0.05
+#: Others take the CPUs if they use this share of them.
+_OTHERS: Final = 0.15
+#: The job takes the CPUs from itself if it uses this share of those that it may use.
+_ITSELF: Final = 0.8
+
+
+class _Taker(NamedTuple):
+    kind: str
+    problem: str
+    advice: str
+    evidence: tuple[Evidence, ...]
+
+
+def queue(case: Case, rank: Rank) -> Iterator[Finding]:
+    """Say that the training thread waits for a CPU, and who has it."""
+    part = rank.ledger.of("cpu_queue")
+    share = rank.share(part)
+    if share.share < _LEAST or share.low < _SURE:
+        return
+    taker = _quota(rank) or _too_few(case, rank) or _neighbour(case, rank) or _itself(case, rank)
+    if taker is None:
+        return
+    yield Finding(
+        kind=taker.kind,
+        problem=taker.problem,
+        advice=taker.advice,
+        ranks=rank.numbers,
+        lost_ns=int(part.sum()),
+        low_ns=int(share.low * rank.ledger.stepped),
+        high_ns=int(share.high * rank.ledger.stepped),
+        share=share.share,
+        confidence=0.85,
+        phase="cpu_queue",
+        evidence=(rank.of("cpu_queue"), *taker.evidence),
+        command="haiprof top",
+    )
+
+
+def _quota(rank: Rank) -> _Taker | None:
+    throttled, limit = rank.stat(_THROTTLED), rank.stat(_LIMIT)
+    if throttled is None or limit is None or limit.mean <= 0:
+        return None
+    cores = throttled.mean / 100
+    if cores < _THROTTLES * limit.mean:
+        return None
+    return _Taker(
+        "cpu_quota",
+        f"The control group's limit of {limit.mean:.3g} CPU cores throttles the job",
+        "raise the limit (Kubernetes: limits.cpu), or run fewer threads and workers",
+        (Evidence("samples", _THROTTLED, cores, "cores", limit.mean),),
+    )
+
+
+def _allowed(case: Case, rank: Rank) -> tuple[float | None, float | None]:
+    """Return how many CPUs a rank may use, and how many its node has."""
+    node = case.node_of(rank)
+    util = None if node is None else node.stats.get(_NODE)
+    every = float(util.parts) if util else None
+    allowed = rank.stat(_ALLOWED)
+    for facts in rank.facts.get("threads", ()):
+        mask = facts.get("allowed_cpus")
+        if isinstance(mask, int) and mask > 0:
+            return float(mask), every
+    return (allowed.mean if allowed else every), every
+
+
+def _job_cores(case: Case, rank: Rank) -> float | None:
+    """Return how many cores the ranks of a rank's node use, with all their processes."""
+    found = [each.stat(_CPU) for each in case.beside(rank)]
+    return sum(each.mean for each in found if each) / 100 if any(found) else None
+
+
+def _too_few(case: Case, rank: Rank) -> _Taker | None:
+    allowed, every = _allowed(case, rank)
+    own = rank.stat(_CPU)
+    if allowed is None or every is None or own is None or allowed >= every:
+        return None
+    if own.mean / 100 < _ITSELF * allowed:
+        return None
+    return _Taker(
+        "cpu_affinity",
+        f"The process may run on {allowed:.0f} of the node's {every:.0f} CPUs, and needs more",
+        "widen its CPU affinity (taskset, numactl, the launcher's binding)",
+        (Evidence("samples", _CPU, own.mean / 100, "cores", allowed),),
+    )
+
+
+def _neighbour(case: Case, rank: Rank) -> _Taker | None:
+    node, cores = case.node_of(rank), _job_cores(case, rank)
+    util = None if node is None else node.stats.get(_NODE)
+    if util is None or cores is None:
+        return None
+    every = float(util.parts)
+    others = util.mean / 100 * every - cores
+    if others < _OTHERS * every:
+        return None
+    return _Taker(
+        "cpu_neighbour",
+        f"Other programs on the node use {others:.2g} of its {every:.0f} CPU cores",
+        "move them away, or reserve cores for the job (cpuset, exclusive nodes)",
+        (Evidence("samples", "CPU of other programs", others, "cores", every),),
+    )
+
+
+def _itself(case: Case, rank: Rank) -> _Taker | None:
+    allowed, _ = _allowed(case, rank)
+    cores, threads = _job_cores(case, rank), rank.stat(_THREADS)
+    if allowed is None or cores is None or cores < _ITSELF * allowed:
+        return None
+    count = f", {threads.maximum:.0f} threads in each rank" if threads else ""
+    return _Taker(
+        "too_many_threads",
+        f"The job's own threads and processes use {percent(cores / allowed)} of the CPUs that it "
+        f"may use{count}, and take them from the training thread",
+        "set OMP_NUM_THREADS and num_workers so that all ranks' threads together are no more "
+        "than the CPUs",
+        (Evidence("samples", _CPU, cores, "cores", allowed),),
+    )

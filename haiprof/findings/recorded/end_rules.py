@@ -1,0 +1,83 @@
+"""What ended the job, or a rank of it: the first failure, not what followed from it.
+
+Tests: tests/findings/recorded/test_rules.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from haiprof.findings import endings
+from haiprof.findings.finding import Evidence, Finding
+from haiprof.runs import ROLE_RANK, Process
+
+_TERMINATED: Final = "SIGTERM"
+_FULL: Final = ("No space left on device", "Disk quota exceeded")
+_DEVICE_FULL: Final = ("CUDA out of memory", "OutOfMemoryError", "HIP out of memory")
+_WORKER: Final = "DataLoader worker"
+_ADVICE: Final = {
+    "out_of_memory": "raise the memory limit, or use less: fewer workers, smaller prefetching, "
+    "no copies of the dataset in each process",
+    "gpu_out_of_memory": "use smaller batches, activation checkpointing or sharded parameters",
+    "disk_full": "free space, or write elsewhere",
+    "loader_worker_died": "find what ended the worker: its memory (dmesg), or an error in the "
+    "dataset's code (num_workers=0 shows it)",
+    "exception": "fix the exception: the other ranks' errors follow from it",
+    "crash": "look at the core dump or at the log's last lines of that process",
+    "preempted": "save a checkpoint when SIGTERM comes, and start again from it",
+}
+
+
+def endings_of(
+    processes: Sequence[Process], sentence: str | None, aligned: endings.Aligned
+) -> list[Finding]:
+    """Return how the job failed, as at most one finding.
+
+    Args:
+        processes: those of the run, nodes and helpers, too.
+        sentence: :func:`haiprof.findings.endings.failure` of them.
+        aligned: the clock by which the ends of processes on several nodes are compared.
+    """
+    if sentence is None:
+        return []
+    first = endings.first_failed(processes, aligned)
+    kind = _interruption(processes) if first is None else _kind(first)
+    if kind is None:
+        return []
+    ending = None if first is None else first.ending
+    ranks = () if first is None or first.rank is None else (first.rank,)
+    return [
+        Finding(
+            kind=kind,
+            problem=sentence,
+            advice=_ADVICE[kind],
+            ranks=ranks,
+            confidence=0.95,
+            evidence=()
+            if ending is None
+            else (Evidence("events", "end of the process", ending.text, ""),),
+            command="haiprof report",
+            ended=True,
+        )
+    ]
+
+
+def _kind(process: Process) -> str:
+    ending = process.ending
+    assert ending is not None
+    if ending.reason == "out of memory":
+        return "out_of_memory"
+    if any(words in ending.text for words in _FULL):
+        return "disk_full"
+    if any(words in ending.text for words in _DEVICE_FULL):
+        return "gpu_out_of_memory"
+    if _WORKER in ending.text or (process.role != ROLE_RANK and process.rank is not None):
+        return "loader_worker_died"
+    return "exception" if ending.reason == "exception" else "crash"
+
+
+def _interruption(processes: Sequence[Process]) -> str | None:
+    """Return the kind of an end that was asked for, unless the user asked for it."""
+    asked = [p.ending.signal for p in processes if p.ending is not None and endings.interrupted(p)]
+    return "preempted" if _TERMINATED in asked else None

@@ -1,0 +1,289 @@
+"""What the training thread does besides training, and what stops it.
+
+Tests: tests/findings/recorded/test_rules.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from haiprof.common.numbers import milliseconds
+from haiprof.findings.finding import LEAST, SURE, Evidence, Finding
+from haiprof.findings.recorded.case import Case, Numbers, Rank
+from haiprof.findings.recorded.doing import AWAY, OTHERS_GIL, PYTHON_CODE, SLEEPING, STOPPED
+from haiprof.findings.recorded.hot import function_of, functions
+from haiprof.views.run.blocks import Share
+from haiprof.views.run.ledger import CAUSES, WORK
+
+#: Most of what a function's samples do decides what it is called.
+_MOSTLY: Final = 0.5
+#: More of the excess than this in slow steps: it is of these steps, not of all.
+_SELDOM: Final = 0.7
+#: A start that takes less is not worth a finding, ns.
+_START_NS: Final = 5_000_000_000
+_WHAT: Final = {
+    SLEEPING: "sleeps",
+    PYTHON_CODE: "runs Python code",
+    "library": "runs a library's code",
+    "reading": "reads or writes files",
+    "piped": "waits for a pipe or a socket",
+}
+
+
+def collector(_: Case, rank: Rank) -> Iterator[Finding]:
+    """Say that Python's garbage collector stops the training thread."""
+    yield from _of_cause(
+        rank,
+        "collector",
+        "garbage_collection",
+        "Python's garbage collector stops the training thread",
+        "call gc.freeze() after the set-up, and gc.collect() every so many steps on all ranks at "
+        "once instead of letting it run by itself",
+        0.95,
+    )
+
+
+def checkpoints(_: Case, rank: Rank) -> Iterator[Finding]:
+    """Say that training waits for its checkpoints to be written."""
+    yield from _of_cause(
+        rank,
+        "save",
+        "blocking_checkpoint",
+        "Training waits while checkpoints are saved",
+        "save in the background (torch.distributed.checkpoint.async_save), or less often",
+        0.95,
+    )
+
+
+def compilation(_: Case, rank: Rank) -> Iterator[Finding]:
+    """Say that functions are compiled again and again."""
+    part = rank.ledger.of("compilation")
+    late = part.copy()
+    late[: max(3, len(late) // 10)] = 0
+    share = rank.share(late)
+    if share.share < LEAST or share.low < SURE:
+        return
+    reasons = [each.get("reason") for each in rank.facts.get("compile", ())]
+    reason = next((each for each in reversed(reasons) if isinstance(each, str) and each), None)
+    yield _finding(
+        rank,
+        "recompilation",
+        "torch.compile compiles again while training goes on"
+        + (f", at last because of {reason}" if reason else ""),
+        "keep the sizes of inputs alike, or compile with dynamic=True "
+        "(TORCH_LOGS=recompiles names each reason)",
+        int(late.sum()),
+        share,
+        "compilation",
+        0.9,
+    )
+
+
+def away_from_training(_: Case, rank: Rank) -> Iterator[Finding]:
+    """Name the functions in which the training thread does something else than training."""
+    steps = rank.lines.filter(~pl.col("worker"), pl.col("cause").is_in([*WORK, "cpu_queue"]))
+    every = _samples_in_steps(rank)
+    for hot in functions(steps.filter(pl.col("doing").is_in(AWAY), ~pl.col("imports")), every):
+        if not hot.counts:
+            continue
+        in_it = steps.filter(pl.col("doing").is_in(AWAY), function_of("line") == hot.function)
+        seldom = int(in_it.filter(pl.col("slow"))["samples"].sum())
+        logs = hot.logs >= _MOSTLY
+        where = "between the phases" if hot.cause == "other" else f"in {hot.cause}"
+        stepped = rank.ledger.stepped
+        yield Finding(
+            kind="logging" if logs else "host_code",
+            problem=f"The training thread {_WHAT.get(hot.doing, 'works')} {where}, in {hot.line}",
+            advice="write logs less often, or from another thread"
+            if logs
+            else "do it in the DataLoader's workers, less often, or with tensor operations",
+            ranks=rank.numbers,
+            lost_ns=int(hot.share * stepped),
+            low_ns=int(hot.low * stepped),
+            high_ns=int(hot.high * stepped),
+            share=hot.share,
+            confidence=0.9,
+            phase=hot.cause,
+            line=hot.line,
+            evidence=(
+                Evidence("stacks", f"samples: {hot.doing}", hot.samples, "samples", hot.of),
+                Evidence("stacks", "of them in slow steps", seldom, "samples", hot.samples),
+            ),
+            command="haiprof stacks --flame",
+        )
+
+
+def other_threads(_: Case, rank: Rank) -> Iterator[Finding]:
+    """Say that another thread of the process keeps the GIL from the training thread."""
+    mine = rank.lines.filter(~pl.col("worker"), pl.col("doing") == OTHERS_GIL)
+    every = _samples_in_steps(rank)
+    blocked = mine.filter(pl.col("cause").is_in([*WORK, "input", "cpu_queue"]))
+    count = int(blocked["samples"].sum())
+    if not every or count / every < LEAST:
+        return
+    by = blocked.group_by("blocked_by").agg(pl.col("samples").sum()).sort("samples")
+    line = str(by["blocked_by"][-1])
+    as_hot = functions(blocked.with_columns(pl.lit(line).alias("line")), every)[0]
+    if not as_hot.counts:
+        return
+    stepped = rank.ledger.stepped
+    yield Finding(
+        kind="gil",
+        problem=f"Another thread keeps Python's lock (GIL) from the training thread, in {line}",
+        advice="run that thread's work in a process of its own, or in code that gives the GIL back",
+        ranks=rank.numbers,
+        lost_ns=int(as_hot.share * stepped),
+        low_ns=int(as_hot.low * stepped),
+        high_ns=int(as_hot.high * stepped),
+        share=as_hot.share,
+        confidence=0.85,
+        phase=as_hot.cause,
+        line=line,
+        evidence=(Evidence("stacks", "waits for the GIL", count, "samples", every),),
+        command="haiprof stacks",
+    )
+
+
+def slow_steps(_: Case, rank: Rank) -> Iterator[Finding]:
+    """Say that single steps are slow, how often, and in what."""
+    excess = rank.slow.sum(1)
+    share = rank.share(excess)
+    if share.share < LEAST or share.low < SURE:
+        return
+    by_cause = rank.slow.sum(0)
+    cause = CAUSES[int(by_cause.argmax())]
+    numbers = rank.ledger.group[excess > 0]
+    lines = rank.lines.filter(pl.col("slow"), pl.col("cause") == cause)
+    count = int(lines["samples"].sum())
+    hot = next(iter(functions(lines, count)), None) if count else None
+    often = f"{len(numbers)} of {len(rank.ledger.group)} steps"
+    every = _period(numbers)
+    if every:
+        often += f", one in {every},"
+    where = {"other": "between the phases", "input": "while loading"}.get(cause, f"in {cause}")
+    mean = milliseconds(float(excess[excess > 0].mean()))
+    yield _finding(
+        rank,
+        "slow_batch",
+        f"{often} take {mean} longer than the others {where}" + (f", in {hot.line}" if hot else ""),
+        "look at what is in these batches, or at what runs only in these steps",
+        int(excess.sum()),
+        share,
+        cause,
+        0.7,
+        line=hot.line if hot else None,
+        steps=(int(numbers[0]), int(numbers[-1])),
+    )
+
+
+def slow_start(_: Case, rank: Rank) -> Iterator[Finding]:
+    """Name what the start of the process waits for."""
+    spent = rank.ledger.spent("startup")
+    life = rank.ledger.end - rank.ledger.begin
+    rows = rank.lines.filter(~pl.col("worker"), pl.col("cause") == "startup")
+    count = int(rows["samples"].sum())
+    working = rows.filter(pl.col("doing").is_in(AWAY), ~pl.col("imports"))
+    for hot in functions(working, count)[:1]:
+        lost = int(hot.share * spent)
+        if lost < _START_NS or lost < LEAST * life or hot.low * spent < SURE * life:
+            return
+        yield Finding(
+            kind="slow_start",
+            problem=f"The job is busy in {hot.line} for long before its first step",
+            advice="keep the result of that work for the next start, or do it in parallel",
+            ranks=rank.numbers,
+            lost_ns=lost,
+            low_ns=int(hot.low * spent),
+            high_ns=int(hot.high * spent),
+            share=lost / life,
+            confidence=0.85,
+            phase="startup",
+            line=hot.line,
+            evidence=(
+                Evidence("ledger", "startup", spent, "ns", life),
+                Evidence("stacks", "in this function", hot.samples, "samples", hot.of),
+            ),
+            command="haiprof stacks --flame",
+        )
+
+
+def stopped(_: Case, rank: Rank) -> Iterator[Finding]:
+    """Say that the process was stopped, as by a debugger or SIGSTOP."""
+    rows = rank.lines.filter(~pl.col("worker"), pl.col("doing") == STOPPED)
+    count, every = int(rows["samples"].sum()), _samples_in_steps(rank)
+    if not every or count / every < LEAST:
+        return
+    stepped = rank.ledger.stepped
+    yield Finding(
+        kind="stopped",
+        problem="The process was stopped by a signal or a debugger",
+        advice="find out who sends SIGSTOP, or attaches a debugger",
+        ranks=rank.numbers,
+        lost_ns=int(count / every * stepped),
+        share=count / every,
+        confidence=0.95,
+        evidence=(Evidence("stacks", "state stopped", count, "samples", every),),
+    )
+
+
+def _of_cause(
+    rank: Rank, cause: str, kind: str, problem: str, advice: str, confidence: float
+) -> Iterator[Finding]:
+    part = rank.ledger.of(cause)
+    share = rank.share(part)
+    # What happens a few times has no interval worth the name, but is known exactly.
+    seldom = np.count_nonzero(part) < len(rank.begins)
+    if share.share >= LEAST and (seldom or share.low >= SURE):
+        lost = int(part.sum())
+        yield _finding(rank, kind, problem, advice, lost, share, cause, confidence)
+
+
+def _finding(
+    rank: Rank,
+    kind: str,
+    problem: str,
+    advice: str,
+    lost: int,
+    share: Share,
+    cause: str,
+    confidence: float,
+    line: str | None = None,
+    steps: tuple[int, int] | None = None,
+) -> Finding:
+    stepped = rank.ledger.stepped
+    return Finding(
+        kind=kind,
+        problem=problem,
+        advice=advice,
+        ranks=rank.numbers,
+        lost_ns=lost,
+        low_ns=int(share.low * stepped),
+        high_ns=int(share.high * stepped),
+        share=share.share,
+        confidence=confidence,
+        phase=cause,
+        line=line,
+        since=None if steps is None else steps[0],
+        until=None if steps is None else steps[1],
+        evidence=(rank.of(cause),),
+        command="haiprof report",
+    )
+
+
+def _samples_in_steps(rank: Rank) -> int:
+    outside = ("startup", "shutdown", "down", "unrecorded", "hang", "lost")
+    rows = rank.lines.filter(~pl.col("worker"), ~pl.col("cause").is_in(outside))
+    return int(rows["samples"].sum())
+
+
+def _period(numbers: Numbers) -> int | None:
+    """Return how many steps lie between two of them, if always the same."""
+    gaps = np.diff(numbers)
+    if len(gaps) < 3 or np.median(gaps) < 2:
+        return None
+    usual = int(np.median(gaps))
+    return usual if np.mean(gaps == usual) >= _SELDOM else None

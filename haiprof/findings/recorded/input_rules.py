@@ -1,0 +1,101 @@
+"""The training loop waits for its data: because of how it is loaded, or of where it lies.
+
+Tests: tests/findings/recorded/test_rules.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import polars as pl
+
+from haiprof.common.numbers import percent
+from haiprof.findings.finding import LEAST, SURE, Evidence, Finding
+from haiprof.findings.recorded.case import Case, Rank
+from haiprof.findings.recorded.doing import PIPED, READING
+from haiprof.findings.recorded.hot import Hot, functions
+from haiprof.views.run.ledger import CODE
+
+#: Loading waits for storage if this share of it is in reads.
+_MOSTLY: Final = 0.5
+#: With fewer samples nothing is said of what loading does.
+_FEWEST: Final = 10
+#: More of the excess than this in a few steps: a slow loader is slow all the time.
+_SELDOM: Final = 0.7
+
+
+def slow_input(_: Case, rank: Rank) -> Iterator[Finding]:
+    """Say that the loop waits for data, where loading spends its time, and on what."""
+    part = rank.ledger.of("input")
+    share = rank.share(part)
+    if share.share < LEAST or share.low < SURE:
+        return
+    if rank.slow[:, CODE["input"]].sum() > _SELDOM * part.sum():
+        return  # of single batches: see host_rules.slow_steps
+    loading = rank.lines.filter(pl.col("cause") == "input")
+    of_workers = loading.filter(pl.col("worker"))
+    in_workers = of_workers.height > 0
+    # Without workers the training thread loads; with them it only waits.
+    rows = of_workers.filter(~_waits_for_work()) if in_workers else loading.filter(
+        ~pl.col("worker")
+    )  # fmt: skip
+    count = int(rows["samples"].sum())
+    hot = next(iter(functions(rows, count)), None) if count >= _FEWEST else None
+    from_storage = 0.0
+    if count >= _FEWEST:
+        reads = rows.filter(pl.col("doing").is_in([READING, PIPED]))
+        from_storage = int(reads["samples"].sum()) / count
+    yield Finding(
+        kind="slow_storage" if from_storage >= _MOSTLY else "slow_loader",
+        problem=_problem(hot, from_storage, in_workers),
+        advice=_advice(rank, from_storage, in_workers),
+        ranks=rank.numbers,
+        lost_ns=int(part.sum()),
+        low_ns=int(share.low * rank.ledger.stepped),
+        high_ns=int(share.high * rank.ledger.stepped),
+        share=share.share,
+        confidence=0.95 if hot else 0.85,
+        phase="input",
+        line=hot.line if hot else None,
+        evidence=(
+            rank.of("input"),
+            *((Evidence("stacks", "loading in this function", hot.samples, "samples", hot.of),)
+              if hot else ()),
+            Evidence("stacks", "loading in reads", from_storage, "share", _MOSTLY),
+        ),
+        refuted_by=(("the loop would be as slow with the data in memory", False),),
+        command="haiprof stacks --phase dataloader",
+    )  # fmt: skip
+
+
+def _waits_for_work() -> pl.Expr:
+    """Whether a worker waits for the next batch that is asked of it."""
+    return pl.col("line").is_null() & (pl.col("state") != "running")
+
+
+def _problem(hot: Hot | None, from_storage: float, in_workers: bool) -> str:
+    what = "The training loop waits for its DataLoader"
+    if not in_workers:
+        what = "The training loop loads its data itself"
+    if hot is None:
+        return what
+    where = f"{percent(hot.share)} of the loading is in {hot.line}"
+    if from_storage >= _MOSTLY:
+        where += f", {percent(from_storage)} in reads"
+    return f"{what}, and {where}"
+
+
+def _advice(rank: Rank, from_storage: float, in_workers: bool) -> str:
+    loaders = rank.facts.get("loader", ())
+    workers = max((_number(each.get("num_workers")) for each in loaders), default=None)
+    if from_storage >= _MOSTLY:
+        return "keep the data on a faster disk, in larger files or in memory"
+    if workers == 0 or (workers is None and not in_workers):
+        return "load in other processes: DataLoader(num_workers=…, persistent_workers=True)"
+    more = f"more than {workers}" if workers else "more"
+    return f"use {more} workers, or make that function cheaper"
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) else 0

@@ -1,0 +1,245 @@
+"""Ranks wait for each other: for whom, and what that one does; or for the network.
+
+A rank is late if its own work exceeds the others', and they wait for it as long as that. Who waits
+is never to blame.
+
+Tests: tests/findings/recorded/test_rules.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from haiprof.common.numbers import milliseconds, size
+from haiprof.findings.finding import LEAST, SURE, Evidence, Finding
+from haiprof.findings.recorded.case import Case, Numbers, Rank
+from haiprof.findings.recorded.hot import functions
+from haiprof.views.run import blocks
+from haiprof.views.run.ledger import CAUSES, CODE, Ledger, together
+
+#: What is none of a rank's own work.
+_WAITS: Final = ("waiting", "transfer", "unmatched")
+#: The others' waiting must match the excess within this share of it …
+_MATCHES: Final = 0.3
+#: … in this share of the blocks.
+_IN_BLOCKS: Final = 2 / 3
+#: Steps of one rank whose forward and backward are long together: of their inputs' lengths.
+_ALIKE: Final = 0.8
+#: From here on communication is worth a finding: some of it cannot be hidden.
+_EXPOSED: Final = 0.20
+#: Many operations of few bytes in a step.
+_MANY: Final = 50
+_SMALL: Final = 64 << 10
+
+
+class _Aligned(NamedTuple):
+    """The ranks of a job, by the steps that all of them have."""
+
+    ranks: Sequence[Rank]
+    ledgers: Sequence[Ledger]
+    rows: Sequence[Numbers]
+    duration: Numbers
+    begins: Numbers
+    own: Numbers
+    waiting: Numbers
+
+    def waited(self, rank: int, culprit: int) -> Numbers:
+        """Return how long one of them waited for a rank, ns of each group of steps."""
+        ns = self.ledgers[rank].culprits.get(culprit)
+        return np.zeros(len(self.duration), np.int64) if ns is None else ns[self.rows[rank]]
+
+    def by_cause(self) -> Numbers:
+        """Return the ns of each cause, of shape (ranks, causes)."""
+        pairs = zip(self.ledgers, self.rows, strict=True)
+        return np.array([each.causes[at].sum(0) for each, at in pairs])
+
+
+def _aligned(case: Case) -> _Aligned | None:
+    ranks = [rank for rank in case.ranks if rank.process.rank is not None]
+    if len(ranks) < 2:
+        return None
+    shared, wide = together([rank.ledger for rank in ranks])
+    if not len(shared):
+        return None
+    # Of a job that restarted its count, steps of one number are not the same.
+    if any(np.any(np.diff(each.group) <= 0) for each in wide):
+        return None
+    rows = [np.searchsorted(each.group, shared) for each in wide]
+    own = np.array(
+        [each.duration[at] - each.of(*_WAITS)[at] for each, at in zip(wide, rows, strict=True)]
+    )
+    waiting = np.array([each.of("waiting")[at] for each, at in zip(wide, rows, strict=True)])
+    duration = np.median([each.duration[at] for each, at in zip(wide, rows, strict=True)], 0)
+    count = wide[0].count[rows[0]]
+    whole = duration.astype(np.int64)
+    return _Aligned(ranks, wide, rows, whole, blocks.edges(whole, count), own, waiting)
+
+
+def late_ranks(case: Case) -> Iterator[Finding]:
+    """Name the ranks that the others wait for, with what they do meanwhile."""
+    job = _aligned(case)
+    if job is None:
+        return
+    for number, rank in enumerate(job.ranks):
+        others = [other for other in range(len(job.ranks)) if other != number]
+        usual = np.median(job.own[others], 0)
+        excess = (job.own[number] - usual).astype(np.int64)
+        assert rank.process.rank is not None
+        waited = np.mean([job.waited(other, rank.process.rank) for other in others], 0)
+        waited = waited.astype(np.int64)
+        share = blocks.share(waited, job.duration, job.begins)
+        late = blocks.share(excess, job.duration, job.begins)
+        if min(share.share, late.share) < LEAST or min(share.low, late.low) < SURE:
+            continue
+        if not _matches(excess, waited, job.begins):
+            continue
+        yield _late(job, number, excess, share)
+
+
+def _matches(excess: Numbers, waited: Numbers, begins: Numbers) -> bool:
+    """Say whether the others wait as long as a rank is late, in most blocks in which it is."""
+    more = np.add.reduceat(excess, begins)
+    waits = np.add.reduceat(waited, begins)
+    late = more > 0
+    if not late.any():
+        return False
+    close = np.abs(waits - more) <= _MATCHES * np.maximum(waits, more)
+    weight = np.maximum(more, waits)
+    return float(weight[close & late].sum()) >= _IN_BLOCKS * float(weight[late].sum())
+
+
+def _late(job: _Aligned, number: int, excess: Numbers, share: blocks.Share) -> Finding:
+    rank, whole = job.ranks[number], int(job.duration.sum())
+    by_cause = np.array(
+        [each.causes[at].sum(0) for each, at in zip(job.ledgers, job.rows, strict=True)]
+    )
+    others = np.median(np.delete(by_cause, number, 0), 0)
+    more = by_cause[number] - others
+    more[[CODE[name] for name in _WAITS]] = 0
+    cause = CAUSES[int(more.argmax())]
+    rows = rank.lines.filter(~pl.col("worker"), pl.col("cause") == cause)
+    hot = next(iter(functions(rows, int(rows["samples"].sum()))), None)
+    where = {
+        "other": "between the phases",
+        "input": "waiting for its data",
+        "cpu_queue": "waiting for a CPU",
+        "collector": "in Python's garbage collector",
+    }
+    what = where.get(cause, f"in {cause}")
+    line = hot.line if hot is not None and hot.share >= 0.5 and hot.samples >= 5 else None
+    steps = np.flatnonzero(excess > SURE * job.duration)
+    since = int(job.ledgers[number].group[job.rows[number]][steps[0]] * job.ledgers[number].width)
+    late = milliseconds(float(np.median(excess)))
+    return Finding(
+        kind="straggler",
+        problem=f"{rank.process.label.capitalize()} is late, by {late} a step, {what}"
+        + (f" in {line}" if line else "")
+        + ": the others wait for it",
+        advice="give that rank the work, the data and the cores that the others have",
+        ranks=rank.numbers,
+        lost_ns=int(share.share * whole),
+        low_ns=int(share.low * whole),
+        high_ns=int(share.high * whole),
+        share=share.share,
+        confidence=0.95,
+        since=since,
+        phase=cause,
+        line=line,
+        evidence=(
+            Evidence("ledger", "its own work beyond the others'", int(excess.sum()), "ns", whole),
+            Evidence("ledger", "the others' waiting for it", int(share.share * whole), "ns",
+                     int(excess.sum())),
+        ),
+        refuted_by=(("the others would not wait for it", True),),
+        command="haiprof report",
+    )  # fmt: skip
+
+
+def uneven_work(case: Case) -> Iterator[Finding]:
+    """Say that ranks are late in turns, because their inputs differ in size."""
+    job = _aligned(case)
+    if job is None:
+        return
+    waited = np.mean(job.waiting, 0).astype(np.int64)
+    share = blocks.share(waited, job.duration, job.begins)
+    if share.share < LEAST or share.low < SURE:
+        return
+    alike = [_alike(each, at) for each, at in zip(job.ledgers, job.rows, strict=True)]
+    if min(alike) < _ALIKE:
+        return
+    whole = int(job.duration.sum())
+    yield Finding(
+        kind="uneven_lengths",
+        problem="Ranks wait for each other in turns, for the one with the longest inputs",
+        advice="sort samples by length, or pack them, so that all ranks get as much in each step",
+        ranks=tuple(rank.process.rank for rank in job.ranks if rank.process.rank is not None),
+        lost_ns=int(waited.sum()),
+        low_ns=int(share.low * whole),
+        high_ns=int(share.high * whole),
+        share=share.share,
+        confidence=0.85,
+        phase="waiting",
+        evidence=(
+            Evidence("ledger", "waiting, mean of the ranks", int(waited.sum()), "ns", whole),
+            Evidence("ledger", "correlation of forward and backward", min(alike), "", _ALIKE),
+        ),
+        command="haiprof report",
+    )
+
+
+def _alike(one: Ledger, rows: Numbers) -> float:
+    """Return how forward and backward of a rank's steps go together: their correlation."""
+    forward = one.of("forward")[rows].astype(np.float64)
+    backward = one.of("backward", "recompute")[rows].astype(np.float64)
+    if len(rows) < 20 or not forward.std() or not backward.std():
+        return 0.0
+    return float(np.corrcoef(forward, backward)[0, 1])
+
+
+def communication(case: Case) -> Iterator[Finding]:
+    """Say that the time of communication itself is not hidden, in many or in large operations."""
+    job = _aligned(case)
+    if job is None:
+        return
+    moved = np.mean(
+        [each.of("transfer")[at] for each, at in zip(job.ledgers, job.rows, strict=True)], 0
+    ).astype(np.int64)
+    share = blocks.share(moved, job.duration, job.begins)
+    if share.share < LEAST or share.low < SURE:
+        return
+    steps = max(int(job.ledgers[0].count.sum()), 1)
+    operations = case.operations
+    small = operations.filter(pl.col("bytes").fill_null(0) < _SMALL) if operations.height else None
+    count = int(small["operations"].sum()) / steps if small is not None else 0.0
+    if count < _MANY and share.share < _EXPOSED:
+        return
+    whole = int(job.duration.sum())
+    many = count >= _MANY
+    bytes_of = int((operations["operations"] * operations["bytes"].fill_null(0)).sum()) // steps
+    yield Finding(
+        kind="small_collectives" if many else "exposed_communication",
+        problem=f"Each step makes {count:.0f} collectives of less than {size(_SMALL)}"
+        if many
+        else f"Nothing hides the transfer of {size(bytes_of)} that each step makes",
+        advice="join them into fewer, larger ones (bucket_cap_mb, coalescing)"
+        if many
+        else "overlap it with backward (DDP buckets, prefetching), or send less "
+        "(gradient accumulation, compression)",
+        ranks=tuple(rank.process.rank for rank in job.ranks if rank.process.rank is not None),
+        lost_ns=int(moved.sum()),
+        low_ns=int(share.low * whole),
+        high_ns=int(share.high * whole),
+        share=share.share,
+        confidence=0.8,
+        phase="transfer",
+        evidence=(
+            Evidence("ledger", "transfer, mean of the ranks", int(moved.sum()), "ns", whole),
+            Evidence("collectives", "small operations a step", count, "count", _MANY),
+        ),
+        refuted_by=(("the time is waiting for a rank", True),),
+        command="haiprof report",
+    )

@@ -1,0 +1,122 @@
+"""All rules over a recorded run, and what becomes of several findings of one thing.
+
+A finding on each of many ranks is one finding. What explains another one makes it superfluous: a
+late rank the others' waiting, a slow function the phase it is in.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, TypeAlias
+
+from haiprof.findings.finding import Finding, ordered
+from haiprof.findings.recorded import (
+    cpu_rules,
+    host_rules,
+    input_rules,
+    memory_rules,
+    rank_rules,
+)
+from haiprof.findings.recorded.case import Case, Rank
+
+OfRank: TypeAlias = Callable[[Case, Rank], Iterator[Finding]]
+OfRun: TypeAlias = Callable[[Case], Iterator[Finding]]
+
+OF_RANK: Final[tuple[OfRank, ...]] = (
+    input_rules.slow_input,
+    host_rules.collector,
+    host_rules.checkpoints,
+    host_rules.compilation,
+    host_rules.other_threads,
+    host_rules.away_from_training,
+    host_rules.slow_steps,
+    host_rules.slow_start,
+    host_rules.stopped,
+    cpu_rules.queue,
+    memory_rules.leak,
+    memory_rules.pressure,
+)
+OF_RUN: Final[tuple[OfRun, ...]] = (
+    rank_rules.late_ranks,
+    rank_rules.uneven_work,
+    rank_rules.communication,
+)
+
+
+def findings(case: Case) -> list[Finding]:
+    """Return what the rules find in a run, the most important first."""
+    of_run = [finding for rule in OF_RUN for finding in rule(case)]
+    of_ranks = _merged(
+        finding for rank in case.ranks for rule in OF_RANK for finding in rule(case, rank)
+    )
+    return ordered(_explained([*of_run, *of_ranks]))
+
+
+def _merged(found: Iterable[Finding]) -> list[Finding]:
+    """Join what several ranks have in common: they lose the same time, at the same time."""
+    together: dict[tuple[str, str | None], list[Finding]] = {}
+    for finding in found:
+        together.setdefault((finding.kind, finding.line), []).append(finding)
+    merged = []
+    for several in together.values():
+        worst = max(several, key=lambda one: one.lost_ns or 0)
+        ranks = tuple(sorted({rank for one in several for rank in one.ranks}))
+        merged.append(dataclasses.replace(worst, ranks=ranks))
+    return merged
+
+
+def _explained(found: list[Finding]) -> list[Finding]:
+    """Leave out what another finding explains."""
+    found = _with_causes(found)
+    late = {rank for one in found if one.kind == "straggler" for rank in one.ranks}
+    lines = {one.line for one in found if one.kind in ("host_code", "logging") and one.line}
+    loads = any(one.kind in ("slow_loader", "slow_storage") for one in found)
+    gil = any(one.kind == "gil" for one in found)
+    kept = []
+    for one in found:
+        if one.kind == "slow_batch" and (
+            one.line in lines or (gil and one.phase != "input") or (loads and one.phase == "input")
+        ):
+            continue
+        if one.kind == "uneven_lengths" and late:
+            continue
+        if late and one.ranks and set(one.ranks) <= late and one.kind not in _OF_THEIR_OWN:
+            # The straggler's own sentence has it.
+            continue
+        kept.append(one)
+    return kept
+
+
+def _with_causes(found: list[Finding]) -> list[Finding]:
+    """Replace a late rank by what makes it late, where that is a finding of its own."""
+    replaced: list[Finding] = []
+    taken: list[Finding] = []
+    for late in (one for one in found if one.kind == "straggler"):
+        causes = [
+            one for one in found
+            if one.kind in _MAKES_LATE and (one.ranks, one.phase) == (late.ranks, late.phase)
+        ]  # fmt: skip
+        if causes:
+            cause = max(causes, key=lambda one: one.weight)
+            taken += [late, cause]
+            replaced.append(
+                dataclasses.replace(
+                    late,
+                    kind=cause.kind,
+                    problem=f"{late.problem}. {cause.problem}",
+                    advice=cause.advice,
+                    line=cause.line,
+                    evidence=(*late.evidence, *cause.evidence),
+                )
+            )
+    return [*replaced, *(one for one in found if one not in taken)]
+
+
+#: What has a name of its own, and advice that fits better than that on a late rank.
+_MAKES_LATE: Final = (
+    "garbage_collection", "slow_loader", "slow_storage", "cpu_quota", "cpu_affinity",
+    "cpu_neighbour", "too_many_threads", "blocking_checkpoint", "recompilation",
+)  # fmt: skip
+#: What is worth a sentence on a late rank, too.
+_OF_THEIR_OWN: Final = ("straggler", "memory_leak", "stopped")

@@ -1,0 +1,179 @@
+"""At which lines of the job each cause of the ledger took its time: from sampled stacks.
+
+A sample stands for the wall time until the next one. A line is the innermost frame in a file of
+the job's own; what runs there may be a library, which is the innermost frame of all.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from haiprof.common.frame_texts import frame_text, in_package
+from haiprof.views.run.ledger import CAUSES, Ledger
+from haiprof.views.run.stacks import Tree
+
+LINES_SCHEMA: Final = {
+    "cause": pl.String(),
+    "worker": pl.Boolean(),
+    "line": pl.String(),
+    "function": pl.String(),
+    "file": pl.String(),
+    "package": pl.String(),
+    "outer": pl.String(),
+    "state": pl.String(),
+    "waits_in": pl.String(),
+    "gil": pl.Boolean(),
+    "blocked_by": pl.String(),
+    "slow": pl.Boolean(),
+    "samples": pl.Int64(),
+}
+
+Numbers = npt.NDArray[np.int64]
+
+#: Threads sampled within this time were sampled at once, ns.
+_AT_ONCE: Final = 20_000_000
+
+
+def hot_lines(
+    samples: pl.DataFrame,
+    tree: Tree,
+    charged: Ledger,
+    slow: npt.NDArray[np.bool_],
+    pid: int | None,
+    training: int | None,
+) -> pl.DataFrame:
+    """Return how many samples of which line each cause has, the most first.
+
+    Columns: ``cause`` (of the training thread at that time), ``worker`` (whether the sample is of a
+    process of the DataLoader's, else it is of the training thread), ``line`` (text; null: no frame
+    is the job's own), ``function`` and ``file`` (innermost frame), ``package`` (that the innermost
+    frame belongs to: null: to the job itself), ``outer`` (packages that the frames between the line
+    and the innermost one pass through), ``state``, ``waits_in``, ``gil``, ``blocked_by`` (the line
+    of another thread of the process, which had the GIL while this one waited), ``slow`` (whether
+    the step is), ``samples``.
+
+    Args:
+        samples: of all threads, as :func:`haiprof.views.run.stacks.placed` gives them.
+        tree: their nodes.
+        charged: ledger of the process.
+        slow: of each group of its steps.
+        pid: of the process itself, as its workers have others.
+        training: kernel id of the thread that trains.
+    """
+    mine = pl.col("process") == (pid or 0)
+    own = samples.filter(mine, pl.col("thread") == (training or 0))
+    workers = samples.filter(~mine, pl.col("process") == pl.col("thread"))
+    others = samples.filter(mine, pl.col("thread") != (training or 0), pl.col("gil") == 1)
+    names = _Names(tree)
+    parts = [pl.DataFrame(schema=LINES_SCHEMA)]
+    for worker, some in ((False, own), (True, workers)):
+        expanded = _expanded(some)
+        times = expanded["start"].to_numpy()
+        cause = charged.cause_at(times)
+        blocked = [None] * len(times) if worker else _blockers(times, _expanded(others), names)
+        group = np.searchsorted(charged.start, times, "right") - 1
+        is_slow = np.zeros(len(times), bool)
+        if len(charged.start):
+            is_slow = (group >= 0) & slow[np.maximum(group, 0)]
+        waits = (expanded["state"].cast(pl.String) == "waiting").to_numpy()
+        texts = [CAUSES[code] if code >= 0 else None for code in cause.tolist()]
+        described = names.of(expanded["row"].to_numpy()).with_columns(
+            pl.Series("cause", texts, pl.String()),
+            pl.lit(worker).alias("worker"),
+            expanded["state"].cast(pl.String),
+            expanded["waits_in"].cast(pl.String),
+            expanded["gil"] == 1,
+            pl.Series(
+                "blocked_by",
+                [by if w else None for by, w in zip(blocked, waits, strict=True)],
+                pl.String(),
+            ),
+            pl.Series("slow", is_slow),
+        )
+        parts.append(
+            described.filter(pl.col("cause").is_not_null())
+            .group_by([name for name in LINES_SCHEMA if name != "samples"])
+            .agg(pl.len().cast(pl.Int64).alias("samples"))
+            .select(pl.col(name).cast(kind) for name, kind in LINES_SCHEMA.items())
+        )
+    return pl.concat(parts).sort("samples", "line", "function", descending=[True, False, False])
+
+
+class _Names:
+    """Of each node of a tree its innermost frame, its package, and the job's line around it."""
+
+    def __init__(self, tree: Tree) -> None:
+        frames = tree.frames.select("function", "file", "line").cast(
+            {"function": pl.String, "file": pl.String}
+        )
+        self._frames = frames
+        self._parent = tree.parent.tolist()
+        self._package = [in_package(file) for file in frames["file"].to_list()]
+        self._texts = frames.rows()
+        self._known: dict[int, tuple[str | None, str | None]] = {}
+
+    def line(self, row: int) -> str | None:
+        """Return the text of the innermost frame of the job's own around a node."""
+        return self._around(row)[0]
+
+    def _around(self, row: int) -> tuple[str | None, str | None]:
+        """Return the job's line around a node, and the packages between the two."""
+        if row in self._known:
+            return self._known[row]
+        passed: dict[str, None] = {}
+        at = row
+        while at >= 0 and self._package[at] is not None:
+            passed[str(self._package[at])] = None
+            at = self._parent[at]
+        line = frame_text(*self._texts[at]) if at >= 0 else None
+        self._known[row] = line, " ".join(passed) or None
+        return self._known[row]
+
+    def of(self, rows: Numbers) -> pl.DataFrame:
+        """Return ``line``, ``function``, ``file``, ``package`` and ``outer`` of nodes."""
+        distinct, back = np.unique(rows, return_inverse=True)
+        found = [self._around(row) for row in distinct.tolist()]
+        frames = self._frames[distinct.tolist()]
+        table = pl.DataFrame(
+            {
+                "line": pl.Series([line for line, _ in found], dtype=pl.String()),
+                "function": frames["function"],
+                "file": frames["file"],
+                "package": pl.Series(
+                    [self._package[row] for row in distinct.tolist()], dtype=pl.String()
+                ),
+                "outer": pl.Series([outer for _, outer in found], dtype=pl.String()),
+            }
+        )
+        taken: pl.DataFrame = table[back.tolist()]
+        return taken
+
+
+def _expanded(samples: pl.DataFrame) -> pl.DataFrame:
+    """Return a row for each sample: rows of a thread that did not run stand for several."""
+    count = np.maximum(samples["samples"].to_numpy().astype(np.int64), 1)
+    which = np.repeat(np.arange(len(count)), count)
+    ordinal = np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count)
+    rows: pl.DataFrame = samples[which.tolist()]
+    period = (samples["duration"].to_numpy() // count)[which]
+    return rows.with_columns(pl.Series("start", rows["start"].to_numpy() + ordinal * period))
+
+
+def _blockers(times: Numbers, others: pl.DataFrame, names: _Names) -> list[str | None]:
+    """Return the line of the thread that had the GIL when each sample was taken, if any."""
+    if not others.height:
+        return [None] * len(times)
+    others = others.sort("start")
+    start, rows = others["start"].to_numpy(), others["row"].to_numpy()
+    at = np.clip(np.searchsorted(start, times), 0, len(start) - 1)
+    before = np.maximum(at - 1, 0)
+    nearer = np.where(np.abs(start[before] - times) <= np.abs(start[at] - times), before, at)
+    close = np.abs(start[nearer] - times) <= _AT_ONCE
+    return [
+        names.line(int(rows[place])) or "a library" if near else None
+        for place, near in zip(nearer.tolist(), close.tolist(), strict=True)
+    ]

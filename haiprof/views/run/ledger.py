@@ -1,0 +1,432 @@
+"""What each nanosecond of a rank's life went to: every instant is charged to one cause.
+
+Causes in the order in which they take an instant, the most specific first; the first eight are
+like those of :mod:`haiprof.views.run.goodput`:
+
+=========== ====================================================================================
+down        the rank has no process
+startup     from the start of a process to its first step, and what made the first step longer
+load        loading checkpoints
+save        saving checkpoints, as far as the training thread waits for it
+evaluation  evaluating, its data included
+hang        no step ended for far longer than usual
+lost        the step that the end of the process interrupted; earlier training that a crash made
+            useless is what it was, see :mod:`haiprof.views.run.goodput`
+shutdown    from the last step to the end of a process that ends in order
+compilation compiling (torch.compile)
+collector   Python's garbage collector
+waiting     in a collective that another rank had not reached yet; ``culprit`` is that rank
+transfer    in a collective that all ranks had reached
+unmatched   in a collective of which the other ranks' side is not known
+cpu_queue   ready to run, but the CPU ran something else
+input       waiting for the DataLoader, or loading where the DataLoader has no workers
+forward     … and ``recompute``, ``backward``, ``optimizer``: the rest of these phases
+other       the rest of the steps
+unrecorded  the process was alive, but in none of these, or was not recorded
+=========== ====================================================================================
+
+The time that a thread was ready but not running is sampled once a second, as a share; it is taken
+from what the thread would have run in that second, in proportion.
+
+The causes of a step sum to its duration, those of a life to its length, to the nanosecond.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from haiprof.views.intervals import Index, Times, merge
+from haiprof.views.run import goodput
+from haiprof.views.run.series import usable
+
+CAUSES: Final = (
+    "down",
+    "startup",
+    "load",
+    "save",
+    "evaluation",
+    "hang",
+    "lost",
+    "shutdown",
+    "compilation",
+    "collector",
+    "waiting",
+    "transfer",
+    "unmatched",
+    "cpu_queue",
+    "input",
+    "forward",
+    "recompute",
+    "backward",
+    "optimizer",
+    "other",
+    "unrecorded",
+)
+CODE: Final = {name: code for code, name in enumerate(CAUSES)}
+#: The rank's own work: what it does while nobody and nothing keeps it waiting.
+WORK: Final = ("forward", "recompute", "backward", "optimizer", "other")
+
+LEDGER_SCHEMA: Final = {
+    "cause": pl.String(),
+    "culprit": pl.Int64(),
+    "duration": pl.Int64(),
+    "share": pl.Float64(),
+}
+#: Columns and categories of spans that this view needs.
+COLUMNS: Final = ("start", "duration", "category", "name", "thread", "step")
+CATEGORIES: Final = (*goodput.CATEGORIES, "gc", "compile")
+#: The metric of a thread's time in the queue of a CPU, percent.
+CPU_WAIT: Final = "proc.cpu_wait.percent"
+
+#: Phases by what hides what: a later one lies within an earlier one.
+_PHASES: Final = ("forward", "backward", "recompute", "optimizer")
+_SYNC: Final = "gradient_sync"
+#: What goodput says of an instant that this view looks into.
+_OPEN: Final = ("productive", "data", "startup", "evaluation")
+#: In these the thread runs, or would.
+_RUNS: Final = (*WORK, "input", "compilation", "collector", "evaluation", "startup")
+#: Of a longer life neighbouring steps are added up.
+_MOST_STEPS: Final = 65_536
+
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class Ledger:
+    """One process's life: ns by cause, for all of it and for groups of steps.
+
+    Attributes:
+        begin: when it began, ns UTC.
+        end: when it ended, ns UTC.
+        total: ns by cause, of shape (causes,).
+        width: steps whose numbers are equal after division by this are one group.
+        group: number of each group, ascending.
+        start: when each group began, ns UTC.
+        duration: ns, of the steps of each group.
+        count: steps in each group.
+        causes: ns of shape (groups, causes); rows sum to ``duration``.
+        culprits: for each rank that was waited for, the ns of each group.
+        timeline: from each ``timeline[0]`` (ns UTC) on the cause is ``timeline[1]``, before the
+            time in the queue was taken out.
+    """
+
+    begin: int
+    end: int
+    total: Numbers
+    width: int
+    group: Numbers
+    start: Times
+    duration: Times
+    count: Numbers
+    causes: Numbers
+    culprits: dict[int, Numbers]
+    timeline: tuple[Times, Numbers]
+
+    def of(self, *causes: str) -> Numbers:
+        """Return the ns of some causes together, by group."""
+        found: Numbers = self.causes[:, [CODE[cause] for cause in causes]].sum(1)
+        return found
+
+    def spent(self, *causes: str) -> int:
+        """Return the ns of some causes together, of the whole life."""
+        return int(self.total[[CODE[cause] for cause in causes]].sum())
+
+    @property
+    def stepped(self) -> int:
+        """Ns of all steps."""
+        return int(self.duration.sum())
+
+    def cause_at(self, times: Times) -> Numbers:
+        """Return the code of the cause at each instant; -1 outside of the life."""
+        edges, codes = self.timeline
+        if not len(codes):
+            return np.full(len(times), -1, np.int64)
+        at = np.searchsorted(edges, times, side="right") - 1
+        inside = (at >= 0) & (times < self.end)
+        return np.where(inside, codes[np.clip(at, 0, len(codes) - 1)], -1)
+
+
+def ledger(
+    pieces: goodput.Pieces,
+    spans: pl.DataFrame,
+    waits: pl.DataFrame,
+    pending: pl.DataFrame,
+    samples: pl.DataFrame,
+) -> Ledger:
+    """Charge the life of one process.
+
+    Args:
+        pieces: its time line, as :func:`haiprof.views.run.goodput.pieces` gives it.
+        spans: the columns of :data:`COLUMNS`, of the :data:`CATEGORIES`.
+        waits: ``start`` and ``end`` (ns UTC) of each time that its training thread was blocked in a
+            collective.
+        pending: its operations that other ranks were late for: ``start`` (when it asked), ``last``
+            (when the last rank had asked; ns UTC), ``end`` and ``late_rank``; null is not known.
+        samples: of :data:`CPU_WAIT`: ``time``, ``metric``, ``instance``, ``value``, ``flags``.
+    """
+    begin = int(pieces.start[0]) if len(pieces.start) else pieces.end
+    steps = _steps(spans, begin, pieces.end)
+    threads = spans.filter(pl.col("category") == "step")["thread"].unique().implode()
+    mine = spans.filter(pl.col("thread").is_in(threads)) if steps.height else spans.clear()
+    blocked = _merged(waits["start"].to_numpy(), waits["end"].to_numpy())
+    sync = _of(mine, "phase", _SYNC)
+    blocked = _merged(np.concatenate((blocked[0], sync[0])), np.concatenate((blocked[1], sync[1])))
+    asked = pending.drop_nulls(["start"]).sort("start")
+    queue = _queue(samples)
+    step_start = steps["start"].to_numpy()
+    step_end = step_start + steps["duration"].to_numpy()
+    layers = [(cause, *_of(mine, "phase", cause)) for cause in _PHASES]
+    of_compiler = _of(mine, "compile", None)
+    of_collector = _of(mine, "gc", None)
+    edges = [
+        pieces.start,
+        step_start,
+        step_end,
+        *(side for _, low, high in layers for side in (low, high)),
+        *blocked,
+        *of_compiler,
+        *of_collector,
+        asked["start"].to_numpy(),
+        asked["last"].drop_nulls().to_numpy(),
+        asked["end"].drop_nulls().to_numpy(),
+        queue[0],
+        queue[1],
+    ]
+    end = max(pieces.end, begin)
+    points = np.unique(np.clip(np.concatenate([np.array([begin, end]), *edges]), begin, end))
+    low, length = points[:-1], np.diff(points)
+    if not len(low):
+        return _nothing(begin, end)
+    base = pieces.code[np.searchsorted(pieces.start, low, "right") - 1].astype(np.int64)
+    row = _row(low, step_start, step_end)
+    code = _translated(base, row)
+    is_open = np.isin(base, [goodput.PARTS.index(part) for part in _OPEN])
+    works = code == CODE["other"]
+    for cause, starts, ends in layers:
+        code[_inside(low, points, starts, ends) & works] = CODE[cause]
+    waiting = _inside(low, points, *blocked) & works
+    code[waiting] = CODE["unmatched"]
+    culprit = _blamed(low, asked, waiting, code)
+    code[_inside(low, points, *of_collector) & (is_open | works)] = CODE["collector"]
+    code[_inside(low, points, *of_compiler) & (is_open | works)] = CODE["compilation"]
+    timeline = low, code.copy()
+    queued = _queued(low, length, code, queue)
+    return _added(begin, end, steps, row, length, code, culprit, queued, timeline)
+
+
+def rows(charged: Ledger) -> pl.DataFrame:
+    """Return one row for each cause of a life, and of ``waiting`` for each rank: the longest first.
+
+    Columns: ``cause``, ``culprit`` (rank that was waited for; null with other causes), ``duration``
+    (ns) and ``share`` (of the life).
+    """
+    return frame(charged.total, {r: int(ns.sum()) for r, ns in charged.culprits.items()})
+
+
+def frame(by_cause: Numbers, by_culprit: dict[int, int]) -> pl.DataFrame:
+    """Return :func:`rows` of any time: ns by cause, and of its waiting by rank."""
+    found: list[tuple[str, int | None, int]] = []
+    for cause, ns in zip(CAUSES, by_cause.tolist(), strict=True):
+        if cause == "waiting":
+            found += [(cause, rank, part) for rank, part in by_culprit.items()]
+            ns -= sum(by_culprit.values())
+        found.append((cause, None, ns))
+    whole = sum(ns for *_, ns in found)
+    return pl.DataFrame(
+        [(*each, each[2] / whole) for each in found if each[2]], LEDGER_SCHEMA, orient="row"
+    ).sort("duration", descending=True, maintain_order=True)
+
+
+def _steps(spans: pl.DataFrame, begin: int, end: int) -> pl.DataFrame:
+    """Return the steps within a life, cut to it, none of them before the one before has ended."""
+    steps = spans.filter(pl.col("category") == "step").sort("start")
+    stop = (pl.col("start") + pl.col("duration").clip(lower_bound=0)).clip(begin, end)
+    steps = steps.select("step", pl.col("start").clip(begin, end), stop.alias("end"))
+    # Clocks step back, and a file may be damaged.
+    reached = pl.col("end").cum_max().shift(1).fill_null(begin)
+    steps = steps.with_columns(pl.max_horizontal("start", reached).alias("start"))
+    return steps.select(
+        "step", "start", (pl.col("end") - pl.col("start")).clip(lower_bound=0).alias("duration")
+    ).filter(pl.col("duration") > 0)
+
+
+def _merged(start: Times, end: Times) -> tuple[Times, Times]:
+    some = end > start
+    return merge(start[some].astype(np.int64), end[some].astype(np.int64))
+
+
+def _of(spans: pl.DataFrame, category: str, name: str | None) -> tuple[Times, Times]:
+    some = spans.filter(pl.col("category") == category)
+    if name is not None:
+        some = some.filter(pl.col("name") == name)
+    start = some["start"].to_numpy()
+    return _merged(start, start + some["duration"].to_numpy())
+
+
+def _row(low: Times, start: Times, end: Times) -> Index:
+    """Return the step in which each piece lies; -1: in none."""
+    if not len(start):
+        return np.full(len(low), -1)
+    row = np.searchsorted(start, low, "right") - 1
+    return np.where((row >= 0) & (low < end[row]), row, -1)
+
+
+def _translated(base: Numbers, row: Index) -> Numbers:
+    """Return the causes for what goodput says."""
+    known = {"data": "input", "other": "unrecorded", "productive": "other"}
+    table = np.array([CODE[known.get(part, part)] for part in goodput.PARTS], np.int64)
+    code = table[base]
+    # A recording that goes on after goodput's life of it has steps all the same.
+    code[(code == CODE["unrecorded"]) & (row >= 0)] = CODE["other"]
+    return code
+
+
+def _inside(low: Times, points: Times, start: Times, end: Times) -> npt.NDArray[np.bool_]:
+    """Say of each piece whether it lies in any of some disjoint intervals."""
+    depth = np.zeros(len(points) + 1, np.int64)
+    np.add.at(depth, np.searchsorted(points, start), 1)
+    np.add.at(depth, np.searchsorted(points, end), -1)
+    return np.cumsum(depth)[: len(low)] > 0
+
+
+def _blamed(
+    low: Times, asked: pl.DataFrame, waiting: npt.NDArray[np.bool_], code: Numbers
+) -> Index:
+    """Set what blocked pieces waited for; return the rank that each waited for, -1: none.
+
+    Of several operations under way the one that is complete last counts.
+    """
+    culprit = np.full(len(low), -1)
+    known = asked.drop_nulls("last")
+    if not known.height or not waiting.any():
+        return culprit
+    start, last = known["start"].to_numpy(), known["last"].to_numpy()
+    latest = np.maximum.accumulate(last)
+    which = np.where(last == latest, np.arange(len(last)), 0)
+    which = np.maximum.accumulate(which)
+    at = np.searchsorted(start, low, "right") - 1
+    begun = waiting & (at >= 0)
+    at = np.maximum(at, 0)
+    pending = begun & (low < latest[at])
+    ranks = known["late_rank"].cast(pl.Int64).fill_null(-1).to_numpy()
+    culprit[pending] = ranks[which[at[pending]]]
+    code[pending] = np.where(culprit[pending] >= 0, CODE["waiting"], CODE["unmatched"])
+    code[begun & ~pending] = CODE["transfer"]
+    return culprit
+
+
+def _queue(samples: pl.DataFrame) -> tuple[Times, Times, npt.NDArray[np.float64]]:
+    """Return begin, end and share of the time in which the thread waited for a CPU."""
+    rows = usable(samples).filter(pl.col("metric") == CPU_WAIT, pl.col("instance").is_null())
+    rows = rows.sort("time").unique("time", keep="first", maintain_order=True)
+    end = rows["time"].to_numpy()
+    if len(end) < 2:
+        return end[:0], end[:0], np.zeros(0)
+    share = np.clip(rows["value"].to_numpy()[1:] / 100, 0, 1)
+    return end[:-1], end[1:], share
+
+
+def _queued(
+    low: Times, length: Times, code: Numbers, queue: tuple[Times, Times, npt.NDArray[np.float64]]
+) -> Times:
+    """Return how much of each piece its thread spent in the queue of a CPU."""
+    begin, until, share = queue
+    if not len(begin):
+        return np.zeros(len(low), np.int64)
+    at = np.searchsorted(begin, low, "right") - 1
+    inside = (at >= 0) & (low < until[np.maximum(at, 0)])
+    runs = inside & np.isin(code, [CODE[name] for name in _RUNS])
+    at = np.maximum(at, 0)
+    could = np.zeros(len(begin), np.int64)
+    np.add.at(could, at[runs], length[runs])
+    wanted = share * (until - begin)
+    part = np.where(could > 0, np.minimum(wanted / np.maximum(could, 1), 1), 0.0)
+    return np.where(runs, (length * part[at]).astype(np.int64), 0)
+
+
+def _added(
+    begin: int,
+    end: int,
+    steps: pl.DataFrame,
+    row: Index,
+    length: Times,
+    code: Numbers,
+    culprit: Index,
+    queued: Times,
+    timeline: tuple[Times, Numbers],
+) -> Ledger:
+    """Add up pieces by step and cause."""
+    number = steps["step"].cast(pl.Int64).fill_null(0).to_numpy()
+    width = 1
+    while len(number) > _MOST_STEPS * width:
+        width *= 2
+    group, of_step = _groups(number, width)
+    causes = np.zeros((len(group) + 1, len(CAUSES)), np.int64)
+    place = np.where(row >= 0, of_step[row] if len(of_step) else -1, len(group))
+    np.add.at(causes, (place, code), length - queued)
+    np.add.at(causes[:, CODE["cpu_queue"]], place, queued)
+    culprits = {}
+    for rank in np.unique(culprit[culprit >= 0]).tolist():
+        some = (culprit == rank) & (code == CODE["waiting"])
+        ns = np.zeros(len(group) + 1, np.int64)
+        np.add.at(ns, place[some], length[some])
+        if ns.any():
+            culprits[rank] = ns[:-1]
+    duration, count = (np.zeros(len(group), np.int64) for _ in range(2))
+    np.add.at(duration, of_step, steps["duration"].to_numpy())
+    np.add.at(count, of_step, 1)
+    first = np.zeros(len(group), np.int64)
+    first[of_step[::-1]] = steps["start"].to_numpy()[::-1]
+    return Ledger(
+        begin, end, causes.sum(0), width, group, first, duration, count, causes[:-1], culprits,
+        timeline,
+    )  # fmt: skip
+
+
+def _groups(number: Numbers, width: int) -> tuple[Numbers, Index]:
+    """Return the number of each group of steps, and the group of each step.
+
+    A job that restarts its count has groups of equal numbers one after another.
+    """
+    wide = number // width
+    new = np.ones(len(wide), bool)
+    new[1:] = wide[1:] != wide[:-1]
+    return wide[new], np.cumsum(new) - 1
+
+
+def _nothing(begin: int, end: int) -> Ledger:
+    none = np.zeros(0, np.int64)
+    shape = np.zeros((0, len(CAUSES)), np.int64)
+    return Ledger(
+        begin, end, np.zeros(len(CAUSES), np.int64), 1, none, none, none, none, shape, {},
+        (none, none),
+    )  # fmt: skip
+
+
+def together(ledgers: Sequence[Ledger]) -> tuple[Numbers, list[Ledger]]:
+    """Return ledgers with groups of steps of equal width, and the groups that all of them have."""
+    width = max(each.width for each in ledgers)
+    wider = [_widened(each, width) for each in ledgers]
+    shared = wider[0].group
+    for each in wider[1:]:
+        shared = np.intersect1d(shared, each.group)
+    return shared, wider
+
+
+def _widened(one: Ledger, width: int) -> Ledger:
+    if one.width == width or not len(one.group):
+        return one
+    group, of = _groups(one.group, width // one.width)
+    edges = np.flatnonzero(np.diff(of, prepend=-1))
+    culprits = {rank: np.add.reduceat(ns, edges) for rank, ns in one.culprits.items()}
+    return Ledger(
+        one.begin, one.end, one.total, width, group, one.start[edges],
+        np.add.reduceat(one.duration, edges), np.add.reduceat(one.count, edges),
+        np.add.reduceat(one.causes, edges, 0), culprits, one.timeline,
+    )  # fmt: skip

@@ -1,0 +1,415 @@
+"""Rules over recorded runs: what is found, what is first, and what nothing is said of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from charged_lives import MS, charged, span
+
+from haiprof.findings.finding import Finding
+from haiprof.findings.kinds import KINDS
+from haiprof.findings.recorded import end_rules, memory_rules
+from haiprof.findings.recorded.case import Case, Rank
+from haiprof.findings.recorded.doing import doing
+from haiprof.findings.recorded.rules import findings
+from haiprof.runs import Ending, Process
+from haiprof.views.run import slow_steps
+from haiprof.views.run.hot_lines import LINES_SCHEMA
+from haiprof.views.run.overview import Summary
+from haiprof.views.run.series import Stat
+
+STEPS = 100
+#: A healthy step, ms.
+PHASES = {"dataloader": 1.0, "forward": 30.0, "backward": 60.0, "optimizer": 8.0, "other": 1.0}
+LINE = "work (/job/train.py:9)"
+
+
+def process(rank: int | None = 0, role: str = "rank", **more: Any) -> Process:
+    given: dict[str, Any] = {
+        "folder": Path(f"/run/n0#{rank}"), "role": role, "node": "n0", "host": "n0", "rank": rank,
+        "local_rank": rank, "world_size": 1, "attempt": 0, "pid": 1000, "started_ns": 0,
+        "process_started_ns": 0, "ended_ns": 1, "state": "closed", "lost": {}, "sources": (),
+        "label": f"rank {rank}",
+    }  # fmt: skip
+    return Process(**{**given, **more})
+
+
+def line(cause: str, samples: int, text: str | None = LINE, **more: Any) -> dict[str, Any]:
+    """Return samples of the training thread in Python code of a line, unless ``more`` differs."""
+    row = {
+        "cause": cause, "worker": False, "line": text, "function": "work",
+        "file": "/job/train.py", "package": None, "outer": None, "state": "running",
+        "waits_in": None, "gil": True, "blocked_by": None, "slow": False, "samples": samples,
+    }  # fmt: skip
+    return {**row, **more}
+
+
+TORCH = {"function": "relu", "file": "x/torch/nn/functional.py", "package": "torch"}
+
+
+def torch_lines(samples: int) -> list[dict[str, Any]]:
+    return [line("forward", samples, "Net.forward (/job/net.py:2)", gil=False, **TORCH)]
+
+
+def life(
+    changes: dict[str, float] | None = None,
+    seldom: dict[int, dict[str, float]] | None = None,
+    spans: Sequence[Any] = (),
+    startup: float = 100.0,
+    **more: Any,
+) -> Any:
+    """Charge steps with these phases, ms; ``seldom``: changes of single steps."""
+    rows, at = list(spans), startup
+    for number in range(STEPS):
+        phases = {**PHASES, **(changes or {}), **(seldom or {}).get(number, {})}
+        begin = at
+        for name, ms in phases.items():
+            if name == "gc":
+                rows.append(span(begin + 10, ms, "gc", "gc 2", number))
+            elif name == "save":
+                rows.append(span(at, ms, "checkpoint", "checkpoint.save", number))
+            elif name != "other":
+                rows.append(span(at, ms, "phase", name, number))
+            at += 0 if name == "gc" else ms
+        rows.append(span(begin, at - begin, "step", "step", number))
+    return charged(rows, at + 10, **more)
+
+
+def rank(
+    own: Any, lines: Sequence[dict[str, Any]] = (), number: int | None = 0, **more: Any
+) -> Rank:
+    rows = pl.DataFrame(list(lines), LINES_SCHEMA, orient="row")
+    return Rank(process(number), own, doing(rows), slow_steps.excess(own), **more)
+
+
+def found(*ranks: Rank, **more: Any) -> list[Finding]:
+    every = findings(Case(list(ranks), **more))
+    for each in every:
+        assert each.kind in KINDS
+        assert not each.problem.endswith(".")
+        assert not each.advice.endswith(".")
+        if each.low_ns is not None:
+            assert each.lost_ns is not None
+            assert each.high_ns is not None
+            assert each.low_ns <= each.lost_ns * 1.001 <= each.high_ns * 1.002 + 1
+    return every
+
+
+def kinds(*ranks: Rank, **more: Any) -> list[str]:
+    return [each.kind for each in found(*ranks, **more)]
+
+
+def stats(**values: float) -> Summary:
+    """Return samples of a process; ``_`` in a name stands for a dot."""
+    named = {
+        "cpu": "proc.cpu.percent", "threads": "proc.threads.count",
+        "throttled": "cgroup.throttled.percent", "limit": "cgroup.cpu_limit.cores",
+        "allowed": "proc.allowed_cpus.count", "node": "cpu.util.percent",
+        "memory": "psi.memory_some.percent",
+    }  # fmt: skip
+    return Summary(
+        process(),
+        stats={named[k]: Stat(v, v, 8 if k == "node" else 1, 0, 1, 9) for k, v in values.items()},
+    )
+
+
+def node(util: float, **more: float) -> Summary:
+    summary = stats(node=util, **more)
+    summary.process = process(None, role="node")
+    return summary
+
+
+def test_a_healthy_rank_is_silent() -> None:
+    assert kinds(rank(life(), torch_lines(100))) == []
+
+
+def test_a_few_steps_prove_nothing() -> None:
+    own = charged(
+        [each for n in range(5) for each in (span(10 + 10 * n, 10, "step", "step", n),
+                                             span(10 + 10 * n, 9, "phase", "dataloader", n))],
+        80,
+    )  # fmt: skip
+    assert kinds(rank(own)) == []
+
+
+def test_a_slow_loader_is_named_with_its_line() -> None:
+    loads = [line("input", 40, "Data.__getitem__ (/job/data.py:7)"), *torch_lines(60)]
+    (finding,) = found(rank(life({"dataloader": 50}), loads))
+    assert (finding.kind, finding.line) == ("slow_loader", "Data.__getitem__ (/job/data.py:7)")
+    assert finding.lost_ns == STEPS * 50 * MS
+    assert "num_workers" in finding.advice
+
+
+def test_of_a_loader_with_workers_theirs_is_the_line() -> None:
+    waits = line("input", 40, state="waiting", waits_in="futex_do_wait", gil=False)
+    works = line("input", 70, "Data.load (/job/data.py:8)", worker=True)
+    facts = {"loader": [{"num_workers": 2}]}
+    (finding,) = found(rank(life({"dataloader": 50}), [waits, works], facts=facts))
+    assert (finding.kind, finding.line) == ("slow_loader", "Data.load (/job/data.py:8)")
+    assert "more than 2 workers" in finding.advice
+
+
+def test_reads_make_it_storage() -> None:
+    reads = line("input", 40, "Data.read (/job/data.py:8)", state="uninterruptible",
+                 waits_in="folio_wait_bit_common")  # fmt: skip
+    assert kinds(rank(life({"dataloader": 50}), [reads])) == ["slow_storage"]
+
+
+def test_single_slow_batches_are_no_slow_loader() -> None:
+    seldom = {n: {"dataloader": 300.0} for n in range(5, STEPS, 10)}
+    (finding,) = found(rank(life(seldom=seldom), torch_lines(100)))
+    assert (finding.kind, finding.phase) == ("slow_batch", "input")
+    assert "one in 10" in finding.problem
+    assert abs((finding.lost_ns or 0) - 10 * 299 * MS) < 10 * MS
+
+
+def test_the_garbage_collector() -> None:
+    (finding,) = found(rank(life({"gc": 15}), torch_lines(100)))
+    assert finding.kind == "garbage_collection"
+    assert finding.lost_ns == STEPS * 15 * MS
+
+
+def test_a_seldom_checkpoint_counts_when_it_costs_enough() -> None:
+    often = life(seldom={n: {"save": 800.0} for n in (30, 60, 90)})
+    assert kinds(rank(often, torch_lines(100))) == ["blocking_checkpoint"]
+    assert kinds(rank(life(seldom={50: {"save": 100.0}}), torch_lines(100))) == []
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        line("other", 20),
+        line("other", 20, state="waiting", waits_in="hrtimer_nanosleep", gil=False),
+        line("other", 20, package="numpy", gil=False),
+        line("forward", 20),
+    ],
+)
+def test_what_the_thread_does_besides_training_is_named(sample: dict[str, Any]) -> None:
+    (finding,) = found(rank(life({"other": 25}), [sample, *torch_lines(80)]))
+    assert (finding.kind, finding.line, finding.share) == ("host_code", LINE, 0.2)
+
+
+def test_tensor_operations_are_training_wherever_they_are() -> None:
+    loss = line("other", 40, gil=False)
+    assert kinds(rank(life({"other": 60}), [loss, *torch_lines(60)])) == []
+
+
+def test_writing_is_logging() -> None:
+    writes = line("other", 20, state="waiting", waits_in="pipe_write", gil=False)
+    assert kinds(rank(life({"other": 25}), [writes, *torch_lines(80)])) == ["logging"]
+    logs = line("other", 20, file="/usr/lib/python3.11/logging/__init__.py", package="python")
+    assert kinds(rank(life({"other": 25}), [logs, *torch_lines(80)])) == ["logging"]
+
+
+def test_a_thread_that_keeps_the_gil() -> None:
+    blocked = line("forward", 30, state="waiting", waits_in="futex_wait_queue", gil=False,
+                   blocked_by="spin (/job/watch.py:3)")  # fmt: skip
+    (finding,) = found(rank(life(), [blocked, *torch_lines(70)]))
+    assert (finding.kind, finding.line) == ("gil", "spin (/job/watch.py:3)")
+
+
+def test_compiling_again_is_found_but_not_the_first_time() -> None:
+    first = [span(100, 500, "compile", "f")]
+    assert kinds(rank(life(spans=first), torch_lines(100))) == []
+    again = [span(1000 + 400 * n, 50, "compile", "f") for n in range(20)]
+    facts = {"compile": [{"reason": "size mismatch at index 0"}]}
+    (finding,) = found(rank(life(spans=again), torch_lines(100), facts=facts))
+    assert finding.kind == "recompilation"
+    assert "size mismatch" in finding.problem
+
+
+def test_a_slow_start_is_named_by_its_line() -> None:
+    busy = [line("startup", 80), line("startup", 20, outer="importlib torch")]
+    (finding,) = found(rank(life(startup=20_000), [*busy, *torch_lines(100)]))
+    assert (finding.kind, finding.line) == ("slow_start", LINE)
+    assert finding.lost_ns == 16_000 * MS
+    assert kinds(rank(life(startup=3_000), [*busy, *torch_lines(100)])) == []
+    imports = [line("startup", 100, outer="importlib torch")]
+    assert kinds(rank(life(startup=20_000), [*imports, *torch_lines(100)])) == []
+
+
+def queued(percent: float, **more: Any) -> Any:
+    return life(queue=[(100, 0), *((100 + 100 * n, percent) for n in range(1, 101))], **more)
+
+
+@pytest.mark.parametrize(
+    ("kind", "of_rank", "of_node"),
+    [
+        ("cpu_quota", {"cpu": 90, "throttled": 60, "limit": 1}, 12),
+        ("cpu_affinity", {"cpu": 95, "allowed": 1}, 14),
+        ("cpu_neighbour", {"cpu": 100}, 90),
+        ("too_many_threads", {"cpu": 780, "threads": 64}, 99),
+    ],
+)
+def test_who_takes_the_cpu(kind: str, of_rank: dict[str, float], of_node: float) -> None:
+    one = rank(queued(30), torch_lines(100), summary=stats(**of_rank))
+    (finding,) = found(one, nodes=[node(of_node)])
+    assert finding.kind == kind
+    assert 0.25 < (finding.share or 0) < 0.32
+
+
+def test_a_queue_that_nobody_explains_is_not_blamed_on_anyone() -> None:
+    one = rank(queued(30), torch_lines(100), summary=stats(cpu=100))
+    assert kinds(one, nodes=[node(13)]) == []
+
+
+def test_pressure_alone_is_no_finding() -> None:
+    one = rank(queued(3), torch_lines(100), summary=stats(cpu=100))
+    assert kinds(one, nodes=[node(100)]) == []
+
+
+def pair(late: dict[str, float] | None, culprit: int | None = 1, **more: Any) -> list[Rank]:
+    """Return two ranks: rank 1 has changes, and rank 0 waits for it in its backward."""
+    extra = sum((late or {}).values())
+    begins = [100 + (100 + extra) * n for n in range(STEPS)]
+    waits = [(b + 60, b + 60 + extra) for b in begins]
+    pending = [(b + 55, b + 60 + extra, b + 60.5 + extra, culprit) for b in begins]
+    changes = {"backward": PHASES["backward"] + extra}
+    first = life(changes, waits=waits, pending=pending)
+    second = life({name: PHASES[name] + ms for name, ms in (late or {}).items()}, **more)
+    return [rank(first, torch_lines(100)), rank(second, torch_lines(100), number=1)]
+
+
+def test_a_late_rank_is_blamed_and_not_who_waits_for_it() -> None:
+    (finding,) = found(*pair({"forward": 20.0}))
+    assert (finding.kind, finding.ranks, finding.phase) == ("straggler", (1,), "forward")
+    assert abs((finding.lost_ns or 0) - STEPS * 20 * MS) < STEPS * MS
+    assert finding.since == 0
+
+
+def test_a_late_rank_that_nobody_waits_for_is_not_blamed() -> None:
+    assert kinds(*pair({"forward": 20.0}, culprit=None)) == []
+
+
+def test_ranks_alike_are_silent() -> None:
+    assert kinds(*pair(None)) == []
+
+
+def test_what_makes_a_rank_late_is_the_finding_where_it_has_a_name() -> None:
+    first, _ = pair({"dataloader": 30.0})
+    loads = [line("input", 50, "Data.load (/job/data.py:8)"), *torch_lines(100)]
+    second = rank(life({"dataloader": 31.0}), loads, number=1)
+    (finding,) = found(first, second)
+    assert (finding.kind, finding.ranks) == ("slow_loader", (1,))
+    assert "the others wait" in finding.problem
+
+
+def test_ranks_late_in_turns_have_inputs_of_different_lengths() -> None:
+    lengths = np.random.default_rng(3).uniform(10, 60, (2, STEPS))
+    longest, ranks = lengths.max(0), []
+    for number in range(2):
+        rows, waits, pending, at = [], [], [], 100.0
+        for step in range(STEPS):
+            own, most = lengths[number, step], longest[step]
+            rows += [
+                span(at, 3 * most + 1, "step", "step", step),
+                span(at, own, "phase", "forward", step),
+                span(at + own, 2 * most + (most - own), "phase", "backward", step),
+            ]
+            ends = at + 3 * own
+            waits.append((ends, at + 3 * most))
+            if own < most:
+                pending.append((ends - 1, at + 3 * most, at + 3 * most, 1 - number))
+            at += 3 * most + 1
+        own_life = charged(rows, at, waits=waits, pending=pending)
+        ranks.append(rank(own_life, torch_lines(100), number=number))
+    (finding,) = found(*ranks)
+    assert (finding.kind, finding.ranks) == ("uneven_lengths", (0, 1))
+
+
+def moving(ms: float) -> list[Rank]:
+    waits = [(160 + (100 + ms) * n, 160 + ms + (100 + ms) * n) for n in range(STEPS)]
+    pending = [(low, low, high, 1) for low, high in waits]
+    own = life({"backward": PHASES["backward"] + ms}, waits=waits, pending=pending)
+    return [rank(own, torch_lines(100), number=number) for number in range(2)]
+
+
+def operations(count: int, size: int) -> pl.DataFrame:
+    return pl.DataFrame({"operations": [count * STEPS], "bytes": [size], "op": ["all_reduce"]})
+
+
+def test_communication_that_nothing_hides() -> None:
+    few = found(*moving(40), operations=operations(4, 1 << 20))
+    assert [each.kind for each in few] == ["exposed_communication"]
+    assert abs((few[0].lost_ns or 0) - STEPS * 40 * MS) < MS
+    many = found(*moving(15), operations=operations(200, 4096))
+    assert [each.kind for each in many] == ["small_collectives"]
+    assert kinds(*moving(15), operations=operations(4, 1 << 20)) == []
+
+
+def memory(values: Sequence[float]) -> pl.DataFrame:
+    times = (np.arange(len(values)) * 100 + 150) * MS
+    return pl.DataFrame({"time": times, "value": [v * 2**20 for v in values]})
+
+
+def test_memory_that_grows_all_the_time() -> None:
+    grows = rank(life(), torch_lines(100), memory=memory([500 + 5 * n for n in range(100)]))
+    (finding,) = found(grows)
+    assert finding.kind == "memory_leak"
+    assert finding.lost_ns is None
+    for flat in ([500.0] * 100, [500 + 300 * min(n / 30, 1) for n in range(100)],
+                 [500 + 200 * (n % 20) / 20 for n in range(100)]):  # fmt: skip
+        assert kinds(rank(life(), torch_lines(100), memory=memory(flat))) == []
+
+
+def test_pressure_on_memory() -> None:
+    one = rank(life(), torch_lines(100), summary=stats(memory=30))
+    assert kinds(one) == ["memory_pressure"]
+    assert memory_rules.MEMORY == "proc.rss.bytes"
+
+
+def test_a_stopped_process() -> None:
+    stopped = line("forward", 30, state="stopped", gil=False)
+    assert kinds(rank(life(), [stopped, *torch_lines(70)])) == ["stopped"]
+
+
+def ending(kind: str, **more: Any) -> Ending:
+    given = {"exit_code": None, "signal": "", "reason": "", "text": "", "time_ns": 5,
+             "failed_ns": 5}  # fmt: skip
+    return Ending(kind=kind, **{**given, **more})
+
+
+@pytest.mark.parametrize(
+    ("kind", "end"),
+    [
+        ("exception", ending("failed", reason="exception", exit_code=1, text="ValueError: x")),
+        ("gpu_out_of_memory", ending("failed", reason="exception", text="CUDA out of memory. T")),
+        ("disk_full", ending("failed", reason="exception", text="No space left on device")),
+        ("loader_worker_died",
+         ending("failed", reason="exception", text="DataLoader worker (pid 7) exited")),
+        ("out_of_memory", ending("killed", signal="SIGKILL", reason="out of memory")),
+        ("crash", ending("killed", signal="SIGSEGV")),
+        ("crash", ending("failed", exit_code=3)),
+        ("preempted", ending("interrupted", signal="SIGTERM")),
+    ],
+)  # fmt: skip
+def test_how_a_job_ended(kind: str, end: Ending) -> None:
+    processes = [process(0, state="died", ending=end), process(1, state="closed")]
+    (finding,) = end_rules.endings_of(processes, "it failed", lambda _, time_ns: time_ns)
+    assert (finding.kind, finding.ended) == (kind, True)
+
+
+def test_an_end_that_the_user_asked_for_is_no_finding() -> None:
+    processes = [process(0, state="closed", ending=ending("interrupted", signal="SIGINT"))]
+    assert end_rules.endings_of(processes, "interrupted", lambda _, time_ns: time_ns) == []
+    assert end_rules.endings_of([process(0)], None, lambda _, time_ns: time_ns) == []
+
+
+def test_what_costs_most_comes_first() -> None:
+    lines = [line("other", 30), *torch_lines(70)]
+    assert kinds(rank(life({"other": 40, "gc": 12}), lines)) == ["host_code", "garbage_collection"]
+    assert kinds(rank(life({"other": 40, "gc": 25}), [line("other", 12), *torch_lines(88)])) == [
+        "garbage_collection",
+        "host_code",
+    ]
+
+
+def test_what_many_ranks_have_is_one_finding() -> None:
+    ranks = [rank(life({"gc": 15}), torch_lines(100), number=n) for n in range(8)]
+    (finding,) = found(*ranks)
+    assert finding.ranks == tuple(range(8))
