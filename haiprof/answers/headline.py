@@ -43,7 +43,7 @@ def headline(run: Analyzer) -> list[str]:
     ranks, nodes = run.summaries()
     kinds = (*headline_view.EVENT_KINDS, efficiency_view.MODEL, efficiency_view.FLOPS)
     events = run.events(kind=kinds)
-    lines = headline_view.headline(ranks, nodes, events, run.imbalance())
+    lines = headline_view.headline(ranks, nodes, events, run.imbalance(), run.findings())
     of_model = pl.col("kind").is_in([efficiency_view.MODEL, efficiency_view.FLOPS])
     added: list[str] = []
     if events.filter(of_model).height:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import polars as pl
@@ -11,8 +11,9 @@ import polars as pl
 from haiprof.common.numbers import milliseconds, percent, size
 from haiprof.findings import endings
 from haiprof.findings import hardware as hardware_findings
-from haiprof.runs import ROLE_NODE, ROLE_RANK
+from haiprof.findings.finding import LEAST, Finding
 from haiprof.views.intervals import merge
+from haiprof.views.run import blocks
 from haiprof.views.run.gpu_use import added
 from haiprof.views.run.overview import Summary, is_pressure, phase_names
 from haiprof.views.run.series import Stat
@@ -32,19 +33,22 @@ _SLOWED_BY = {
 
 #: A share, a lag or a pressure is worth a sentence from here on.
 _WAITING = 0.15
-_SLOWER = 1.10
+_LATE = 0.10
 _PRESSURE = 0.10
 #: A reason for idle time is named from here on.
 _REASON = 0.05
-_UNCOVERED = 0.30
-_OPTIMIZER = 0.30
-_JITTER = 1.5
+#: Of fewer blocks of steps nothing is certain.
+_BLOCKS = 3
 #: A rank that is late in a smaller share of the steps is not the main problem.
 _LASTS = 0.10
 
 
 def headline(
-    ranks: list[Summary], nodes: list[Summary], events: pl.DataFrame, late: pl.DataFrame
+    ranks: list[Summary],
+    nodes: list[Summary],
+    events: pl.DataFrame,
+    late: pl.DataFrame,
+    found: Sequence[Finding],
 ) -> list[str]:
     """Return three lines: the steps, the machine, and the most important remark.
 
@@ -53,9 +57,10 @@ def headline(
         nodes: summaries of the node folders.
         events: those of :data:`EVENT_KINDS`.
         late: result of :meth:`haiprof.analyzer.Analyzer.imbalance`.
+        found: result of :meth:`haiprof.analyzer.Analyzer.findings`.
     """
     machine = _machine(ranks, nodes) + _gpus(ranks)
-    return [_steps(ranks), machine, _remark(ranks, nodes, events, late)]
+    return [_steps(ranks), machine, _remark(ranks, nodes, events, late, found)]
 
 
 def _steps(ranks: list[Summary]) -> str:
@@ -167,22 +172,32 @@ def _cpus(node: Summary, holders: list[Summary]) -> float | None:
 
 
 def _remark(
-    ranks: list[Summary], nodes: list[Summary], events: pl.DataFrame, late: pl.DataFrame
+    ranks: list[Summary],
+    nodes: list[Summary],
+    events: pl.DataFrame,
+    late: pl.DataFrame,
+    found: Sequence[Finding],
 ) -> str:
+    # What ended the job comes before all lines.
+    costs = [finding for finding in found if not finding.ended]
+    on_gpus = any(s.gpu is not None for s in ranks)
     for remark in (
         _deaths(ranks),
         _disk(events.filter(pl.col("kind") == _DISK)),
-        # Ranks that do not wait for each other differ only in their steps.
-        "" if _straggler(ranks) else _late(late),
-        _with_cause(_idle(ranks) or _waiting(ranks), ranks, nodes),
+        # The ledger is the host's: a rank that is late on its GPU alone is not in it.
+        _late(late) if on_gpus else "",
+        _with_cause(_idle(ranks), ranks, nodes),
         _slowed(nodes),
+        *(_finding(finding) for finding in costs[:1]),
         *hardware_findings.trouble(ranks, nodes, events),
-        _straggler(ranks),
-        _pressure(ranks, nodes),
     ):
         if remark:
             return remark
-    return _losses(ranks) or _shape(ranks) or _nothing(ranks, nodes)
+    return _losses(ranks) or _nothing(ranks, nodes)
+
+
+def _finding(finding: Finding) -> str:
+    return f"{finding.sentence()}; to do: {finding.advice}"
 
 
 def _with_cause(line: str, ranks: list[Summary], nodes: list[Summary]) -> str:
@@ -219,25 +234,6 @@ def _losses(ranks: list[Summary]) -> str:
     worst = max(ranks, key=lambda s: s.lost)
     where = f", {worst.lost} of them on {worst.process.label}" if len(ranks) > 1 else ""
     return f"{lost} records were lost{where}: the rings were overwritten before they could be read"
-
-
-def _waiting(ranks: list[Summary]) -> str:
-    waiting = [(s.share("dataloader") or 0.0, s) for s in ranks if s.steps]
-    if not waiting:
-        return ""
-    total = sum(s.step_ns for _, s in waiting)
-    waited = sum(s.phase_ns.get("dataloader", 0) for _, s in waiting)
-    if not total or waited / total < _WAITING:
-        return ""
-    steps = sum(s.steps for _, s in waiting)
-    line = (
-        f"The training loop waited {percent(waited / total)} of the time for the DataLoader "
-        f"({milliseconds(waited / steps)} of each {milliseconds(total / steps)} step)"
-    )
-    share, worst = max(waiting, key=lambda pair: pair[0])
-    if len(waiting) > 1 and share > 1.2 * waited / total:
-        line += f", {worst.process.label} even {percent(share)}"
-    return line
 
 
 def _gpus(ranks: list[Summary]) -> str:
@@ -311,32 +307,10 @@ def _covered(stat: Stat, node: Summary, gpu: dict[str, Stat]) -> float:
     return (stat.end - stat.begin) / whole
 
 
-def _straggler(ranks: list[Summary]) -> str:
-    # A rank that was restarted is as fast as it is now.
-    latest = {
-        s.rank: s
-        for s in sorted(ranks, key=lambda s: (s.process.started_ns or 0, s.process.attempt or 0))
-        if s.process.role == ROLE_RANK and s.median_ns
-    }
-    timed = list(latest.values())
-    if len(timed) < 2:
-        return ""
-    worst = max(timed, key=lambda s: s.median_ns or 0)
-    others = statistics.median(s.median_ns or 0 for s in timed if s is not worst)
-    slower = (worst.median_ns or 0) / others
-    if slower < _SLOWER:
-        return ""
-    return (
-        f"Rank {worst.process.rank} on {worst.process.node} is slower than the others by "
-        f"{percent(slower - 1)}: its median step takes {milliseconds(worst.median_ns or 0)}, "
-        f"theirs {milliseconds(others)}"
-    )
-
-
 def _late(late: pl.DataFrame) -> str:
     """Name the rank that all others wait for, with what was sampled on it alone."""
     worth = late.filter(
-        pl.col("share") >= _SLOWER - 1,
+        pl.col("share") >= _LATE,
         (pl.col("until") - pl.col("since") + 1) >= _LASTS * pl.col("steps"),
     )
     if not worth.height:
@@ -346,75 +320,22 @@ def _late(late: pl.DataFrame) -> str:
     return f"{line} ({worst['evidence']})" if worst["evidence"] else line
 
 
-def _pressure(ranks: list[Summary], nodes: list[Summary]) -> str:
-    worst = (0.0, "", "")
-    for summary in [*nodes, *ranks]:
-        where = summary.process.node if summary.process.role == ROLE_NODE else summary.process.label
-        for metric, stat in summary.stats.items():
-            if metric == _THROTTLED:
-                worst = max(worst, _throttled(summary, where))
-            elif metric.endswith(".percent") and is_pressure(metric):
-                share = stat.mean / 100
-                line = f"{_held_up(metric)} {percent(share)} of the time ({metric})"
-                worst = max(worst, (share, where, line))
-    share, where, line = worst
-    return f"On {where}, {line}" if share >= _PRESSURE else ""
-
-
-def _throttled(summary: Summary, where: str) -> tuple[float, str, str]:
-    """Say how much the quota throttled; its weight is the ratio to the quota."""
-    cores = summary.stats[_THROTTLED].mean / 100
-    limit = summary.stats.get(_CPU_LIMIT)
-    if limit is None or limit.mean <= 0:
-        return 0.0, "", ""
-    line = (
-        f"the control group's limit of {limit.mean:.3g} CPU cores throttled {cores:.2g} more "
-        f"on average ({_THROTTLED})"
-    )
-    # Many threads on a small quota are throttled many times over: at most 100 % counts.
-    return min(cores / limit.mean, 1.0), where, line
-
-
-def _held_up(metric: str) -> str:
-    who = "all tasks" if "_full" in metric else "at least one task"
-    for resource, name in (("cpu", "a CPU"), ("io", "storage"), ("memory", "memory")):
-        if f"{resource}_" in metric:
-            return f"{who} waited for {name}"
-    return "tasks were stalled"
-
-
-def _shape(ranks: list[Summary]) -> str:
-    stepped = [s for s in ranks if s.steps and s.step_ns]
-    total = sum(s.step_ns for s in stepped)
-    if not total:
-        return ""
-    shares = {n: sum(s.phase_ns.get(n, 0) for s in stepped) / total for n in phase_names(stepped)}
-    if shares.get("other", 0) >= _UNCOVERED and len(shares) > 1:
-        return (
-            f"{percent(shares['other'])} of the step time lies outside forward, backward, "
-            "optimizer and DataLoader: haiprof.range() around the rest of the loop would name it"
-        )
-    if shares.get("optimizer", 0) >= _OPTIMIZER:
-        return f"The optimizer took {percent(shares['optimizer'])} of the step time"
-    uneven = max(stepped, key=lambda s: (s.p95_ns or 0) / (s.median_ns or 1))
-    ratio = (uneven.p95_ns or 0) / (uneven.median_ns or 1)
-    if ratio >= _JITTER and uneven.steps >= 20:
-        return (
-            f"Step times vary: one step in twenty took more than {ratio:.1f} times the median "
-            f"({milliseconds(uneven.p95_ns or 0)}, {uneven.process.label})"
-        )
-    return ""
-
-
 def _nothing(ranks: list[Summary], nodes: list[Summary]) -> str:
     stepped = [s for s in ranks if s.steps]
     if not stepped:
         return "Without steps nothing can be said about a bottleneck"
+    longest = max(stepped, key=lambda s: s.step_ns)
+    if longest.step_ns < _BLOCKS * blocks.NS or longest.steps < _BLOCKS * blocks.STEPS:
+        steps = "1 step" if longest.steps == 1 else f"{longest.steps} steps"
+        return f"Too short for a verdict: {steps} in {milliseconds(longest.step_ns)}"
     seen = []
-    if any("dataloader" in s.phase_ns for s in stepped):
+    shares = [s.share("dataloader") or 0.0 for s in stepped]
+    if any("dataloader" in s.phase_ns for s in stepped) and max(shares) < LEAST:
         seen.append("the DataLoader kept up")
-    if len({s.rank for s in stepped}) > 1:
-        seen.append("no rank lags by 10 %")
-    if any(is_pressure(metric) for s in [*ranks, *nodes] for metric in s.stats):
+    pressures = [
+        stat.mean for s in [*ranks, *nodes] for metric, stat in s.stats.items()
+        if is_pressure(metric) and metric.endswith(".percent")
+    ]  # fmt: skip
+    if pressures and max(pressures) < 100 * _PRESSURE:
         seen.append("no pressure above 10 % was sampled")
     return "No bottleneck stands out" + (": " + ", ".join(seen) if seen else "")

@@ -16,7 +16,7 @@ from haiprof.findings import gpus as gpu_findings
 from haiprof.findings import hardware as hardware_findings
 from haiprof.findings.endings import failed, interrupted
 from haiprof.runs import ROLE_RANK, Run
-from haiprof.show import deep, one_rank, overview, pipeline
+from haiprof.show import deep, findings, one_rank, overview, pipeline
 from haiprof.show.figures import utc
 from haiprof.show.grid import NOTHING, Grid
 from haiprof.show.page import Page
@@ -94,6 +94,7 @@ def build(analyzer: Analyzer) -> Page:
     page.add(f'<p class="sub">{" · ".join(html.escape(fact) for fact in facts if fact)}</p>')
     lines = "".join(f"<li>{html.escape(line)}</li>" for line in analyzer.headline())
     page.card("", f'<ol class="headline">{lines}</ol>')
+    findings.fill(page, analyzer)
 
     if (traces := analyzer.deep) is not None:
         for section in deep.show(traces):

@@ -20,10 +20,12 @@ def one_rank(folder: Path, spans: list[runs.Row], **process: object) -> Path:
 
 
 def test_an_ordinary_run_tells_steps_phases_and_the_machine(tmp_path: Path) -> None:
-    first, second, third = Analyzer(runs.make_run(tmp_path / "r")).headline()
+    phases = (("dataloader", 0.2), ("forward", 4.8), *runs.PHASES[2:])
+    run = runs.make_run(tmp_path / "r", steps=400, phases=phases)
+    first, second, third = Analyzer(run).headline()
     assert first == (
-        "118 steps, median 12 ms (p95 12 ms): "
-        "backward 38 %, forward 33 %, optimizer 12 %, dataloader 8 %, other 8 %"
+        "400 steps, median 12 ms (p95 12 ms): "
+        "forward 40 %, backward 38 %, optimizer 12 %, dataloader 2 %, other 8 %"
     )
     assert second == "The job's process tree used 1.7 of 2 CPU cores (85 %), 640 MiB RSS at peak"
     assert third == (
@@ -31,18 +33,22 @@ def test_an_ordinary_run_tells_steps_phases_and_the_machine(tmp_path: Path) -> N
     )
 
 
-def test_waiting_for_the_dataloader_is_reported_with_its_share(tmp_path: Path) -> None:
-    run = one_rank(tmp_path / "r", runs.loop(50, SLOW_LOADER))
+def test_the_finding_that_costs_most_is_the_third_line(tmp_path: Path) -> None:
+    run = one_rank(tmp_path / "r", runs.loop(500, SLOW_LOADER))
     assert Analyzer(run).headline()[2] == (
-        "The training loop waited 42 % of the time for the DataLoader (5 ms of each 12 ms step)"
+        "The training loop loads its data itself: 42 % of the time, 2.5 s; "
+        "to do: load in other processes: DataLoader(num_workers=…, persistent_workers=True)"
     )
 
 
-def test_a_rank_slower_than_the_others_is_named(tmp_path: Path) -> None:
-    third = Analyzer(runs.make_run(tmp_path / "r", ranks=4, slow_rank=2)).headline()[2]
-    assert third == (
-        "Rank 2 on n0 is slower than the others by 50 %: its median step takes 18 ms, theirs 12 ms"
-    )
+def test_a_short_run_has_no_verdict(tmp_path: Path) -> None:
+    run = one_rank(tmp_path / "r", runs.loop(50, SLOW_LOADER))
+    assert Analyzer(run).headline()[2] == "Too short for a verdict: 50 steps in 600 ms"
+
+
+def test_a_rank_that_nobody_waits_for_is_not_blamed(tmp_path: Path) -> None:
+    run = runs.make_run(tmp_path / "r", steps=400, ranks=4, slow_rank=2)
+    assert "rank 2" not in Analyzer(run).headline()[2].lower()
 
 
 @pytest.mark.parametrize(
@@ -82,17 +88,11 @@ def test_a_suspended_disk_is_reported_in_the_recorders_words(tmp_path: Path) -> 
     )
 
 
-def test_pressure_is_reported_with_the_metric_that_shows_it(tmp_path: Path) -> None:
-    run = runs.make_run(tmp_path / "r")
+def test_pressure_alone_is_not_blamed_and_not_denied(tmp_path: Path) -> None:
+    phases = (("dataloader", 0.2), ("forward", 4.8), *runs.PHASES[2:])
+    run = runs.make_run(tmp_path / "r", steps=400, phases=phases)
     runs.write_closed(run / "n0", schema.SAMPLES, runs.node_samples(10, pressure=0.4))
-    assert Analyzer(run).headline()[2] == (
-        "On n0, at least one task waited for a CPU 40 % of the time (psi.cpu_some.percent)"
-    )
-
-
-def test_time_under_no_phase_is_reported(tmp_path: Path) -> None:
-    run = one_rank(tmp_path / "r", runs.loop(20, rest=11.0))
-    assert Analyzer(run).headline()[2].startswith("50 % of the step time lies outside")
+    assert Analyzer(run).headline()[2] == "No bottleneck stands out: the DataLoader kept up"
 
 
 def test_ranks_without_steps_are_not_hidden_by_those_with_steps(tmp_path: Path) -> None:
@@ -143,30 +143,6 @@ def test_a_host_where_only_the_launcher_ran_tells_nothing_of_the_job(tmp_path: P
     login = runs.write_node(run, "login")
     runs.write_closed(login, schema.SAMPLES, runs.host_samples(10, cpu=0.0))
     assert "The node's CPUs were 70 % busy" in Analyzer(run).headline()[1]
-
-
-def throttled(run: Path, percent: float, limit: float) -> str:
-    rows = [runs.sample(s, "cgroup.throttled.percent", percent) for s in range(1, 5)]
-    rows += [runs.sample(s, "cgroup.cpu_limit.cores", limit) for s in range(1, 5)]
-    runs.write_closed(run / "n0#0", schema.SAMPLES, runs.host_samples(10) + rows)
-    return Analyzer(run).headline()[2]
-
-
-def test_throttling_is_reported_in_cores(tmp_path: Path) -> None:
-    assert throttled(runs.make_run(tmp_path / "r"), 640.0, 8.0) == (
-        "On rank 0, the control group's limit of 8 CPU cores throttled 6.4 more on average "
-        "(cgroup.throttled.percent)"
-    )
-
-
-def test_a_core_of_many_held_back_now_and_then_is_no_news(tmp_path: Path) -> None:
-    assert "control group" not in throttled(runs.make_run(tmp_path / "r"), 50.0, 16.0)
-
-
-def test_throttling_weighs_no_more_than_pressure_all_the_time(tmp_path: Path) -> None:
-    run = runs.make_run(tmp_path / "r")
-    runs.write_closed(run / "n0", schema.SAMPLES, runs.node_samples(10, pressure=0.9))
-    assert "psi.cpu_some.percent" in throttled(run, 400.0, 8.0)
 
 
 def test_the_limit_of_a_container_counts_as_its_cores(tmp_path: Path) -> None:
@@ -263,4 +239,4 @@ def test_without_recorded_kernels_nothing_is_said_of_how_busy_a_gpu_was(tmp_path
     (run / "n0#0" / "events-0.arrow").unlink()
     lines = Analyzer(run).headline()
     assert not [line for line in lines if "GPU" in line]
-    assert lines[2].startswith("The training loop waited 45 % of the time for the DataLoader")
+    assert lines[2].startswith("Too short for a verdict")

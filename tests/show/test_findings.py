@@ -1,0 +1,54 @@
+"""The report's first section: findings and the ledger, with all text escaped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import runs
+import traces
+
+from haiprof import schema
+from haiprof.analyzer import Analyzer
+from haiprof.show import findings, report
+
+
+def slow_run(folder: Path) -> Path:
+    run = runs.write_run(folder)
+    process = runs.write_process(run)
+    runs.write_closed(
+        process, schema.SPANS, runs.loop(400, [("dataloader", 9.0), ("forward", 2.0)])
+    )
+    evil = {**runs.FRAMES[0], "function": "<script>load</script>"}
+    runs.write_closed(process, schema.FRAMES, [evil])
+    waits = [runs.stack(12.0 * n + 1, evil["id"]) for n in range(0, 400, 8)]
+    runs.write_closed(process, schema.STACKS, waits)
+    return run
+
+
+def test_findings_and_the_ledger_are_tables(tmp_path: Path) -> None:
+    analyzer = Analyzer(slow_run(tmp_path / "r"))
+    (row,) = findings.findings(analyzer).rows
+    assert row[:4] == ("the DataLoader is too slow", "0", "75 %", "3.6 s")
+    rows = {cause: time for cause, time, _ in findings.ledger(analyzer).rows}
+    assert rows["input"] == "3.6 s"
+    assert rows["forward"] == "800 ms"
+
+
+def test_the_reports_first_section_has_them_with_text_escaped(tmp_path: Path) -> None:
+    page = report.build(Analyzer(slow_run(tmp_path / "r"))).to_html()
+    at = page.index("What costs time")
+    assert at < page.index("Where the time of all ranks went") < page.index("Rank 0")
+    assert "<script>load" not in page
+    assert "&lt;script&gt;load" in page
+
+
+def test_traces_have_it_too(tmp_path: Path) -> None:
+    traces.write(tmp_path / "rank0.pt.trace.json", traces.small(0))
+    assert findings.findings(Analyzer(tmp_path)).rows
+    assert findings.ledger(Analyzer(tmp_path)).rows
+
+
+def test_nothing_is_no_section(tmp_path: Path) -> None:
+    runs.write_process(runs.write_run(tmp_path / "r"), None, pid=7)
+    page = report.build(Analyzer(tmp_path / "r")).to_html()
+    assert "What costs time" not in page
