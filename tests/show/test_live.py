@@ -224,6 +224,20 @@ def test_ranks_stand_the_worst_first_and_the_rest_in_one_row(tmp_path: Path) -> 
     assert "slowest rank 17 15 ms, fastest rank 0 10 ms: 50 % apart" in skew
 
 
+def test_of_two_ranks_the_one_that_waits_is_not_blamed(tmp_path: Path) -> None:
+    for waits_in in ("gradient_sync", "backward"):
+        run = live_run(tmp_path / waits_in, ranks=2)
+        for rank in range(2):
+            forward = 30.0 if rank == 1 else 10.0
+            phases = [("forward", forward), ("backward", 20.0)]
+            phases = [*phases, ("gradient_sync", 0.0)] if waits_in == "gradient_sync" else phases
+            phases[-1] = (waits_in, phases[-1][1] + 30.0 - forward)
+            write_live(run / f"n0#{rank}", schema.SPANS, [loop(50, phases, rest=0)])
+        lines = drawn(job(run))
+        skew = lines.index(row(lines, "skew"))
+        assert lines[skew + 1].strip() == "forward takes 30 ms on rank 1, 20 ms on the median rank"
+
+
 def test_the_rank_that_the_others_wait_for_is_found(tmp_path: Path) -> None:
     run = live_run(tmp_path / "run", ranks=8)
     for rank in range(8):

@@ -43,6 +43,10 @@ _STATES: Final = {
     "waiting": "bold yellow",
     "warming up": "bold yellow",
 }
+#: In these phases a rank waits for others.
+_WAITS: Final = frozenset({"gradient_sync"})
+#: An excess of at least this share of the largest one is as much.
+_AS_MUCH: Final = 0.7
 #: A phase that is longer on one rank by this share of a step is mentioned.
 _TELLING: Final = 0.05
 #: Width of the names at the beginning of lines.
@@ -123,21 +127,34 @@ def _ended_badly(process: Process) -> bool:
 def _find_excess(ranks: Sequence[_Rank]) -> tuple[str, float, _Rank | None]:
     """Compare the ranks' steps and phases; return the phase that most exceeds the median.
 
-    Ranks that wait for each other take equally long for a step. The one that the others wait for
-    is longer than most in the phase before, in which they are alike.
+    Ranks that wait for each other take equally long for a step, and who waits is never to blame.
+    The one that the others wait for is longer than most in an earlier phase than the one in which
+    they wait: of phases that exceed the median about as much, the first in a step counts.
 
     Returns:
         That phase (or the step), the ranks' median of it, ns, and the rank.
     """
-    worst: tuple[str, float, _Rank | None] = ("", 0.0, None)
-    for name in {name for rank in ranks for name in rank.parts}:
-        median = statistics.median(rank.parts.get(name, 0.0) for rank in ranks)
-        for rank in ranks:
-            excess = rank.parts.get(name, 0.0) - median
-            rank.excess = max(rank.excess, excess)
-            if name != _STEP and (worst[2] is None or excess > worst[2].parts[worst[0]] - worst[1]):
-                worst = name, median, rank
-    return worst
+    names = sorted({name for rank in ranks for name in rank.parts} - _WAITS, key=_in_step)
+    medians = {n: statistics.median(rank.parts.get(n, 0.0) for rank in ranks) for n in names}
+
+    def excess(rank: _Rank, name: str) -> float:
+        return rank.parts.get(name, 0.0) - medians[name]
+
+    worst = {name: max(ranks, key=lambda rank: excess(rank, name)) for name in names}
+    phases = [name for name in names if name != _STEP]
+    most = max((excess(worst[name], name) for name in phases), default=0.0)
+    found = next((n for n in phases if excess(worst[n], n) >= _AS_MUCH * most), None)
+    # In later phases of a step ranks may wait.
+    until = names if found is None else [_STEP, *phases[: phases.index(found) + 1]]
+    for rank in ranks:
+        rank.excess = max((excess(rank, n) for n in until if n in medians), default=0.0)
+    return ("", 0.0, None) if found is None else (found, medians[found], worst[found])
+
+
+def _in_step(phase: str) -> tuple[int, str]:
+    """Return where in a step a phase comes; what is in none is taken for the beginning."""
+    order = [name for name in PHASES if name != OTHER]
+    return (order.index(phase) + 1 if phase in order else 0), phase
 
 
 # -- the job -----------------------------------------------------------------------------------
