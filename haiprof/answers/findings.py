@@ -34,6 +34,7 @@ from haiprof.views.run.overview import Summary
 
 #: Events of one kind that are looked at.
 _MOST_FACTS: Final = 256
+_EXCHANGE: Final = "all_to_all"
 
 
 def recorded(ranks: Ranks, records: RecordedAnswers) -> list[Finding]:
@@ -108,10 +109,20 @@ def _rank(item: tuple[Process, tuple[Ledger, Summary | None]]) -> _Read:
         slow_steps.excess(charged),
         summary,
         _facts(events.frame),
+        _exchanged(process),
         memory.frame.group_by("time").agg(pl.col("value").sum()).sort("time"),
     )
     problems = [*stacks.problems, *frames.problems, *spans.problems, *events.problems]
     return _Read(rank, problems)
+
+
+def _exchanged(process: Process) -> int:
+    """Return how many bytes a rank got in all_to_all, as its inputs' elements have them."""
+    columns = ("side", "op", "elements_in", "elements_out", "bytes")
+    rows = tables.read(process, schema.COLLECTIVES, columns, {"op": [_EXCHANGE]}).frame
+    rows = rows.filter(pl.col("side").cast(pl.String).is_in(["work", "host"]))
+    got = pl.col("bytes") / pl.col("elements_in") * pl.col("elements_out")
+    return int(rows.filter(pl.col("elements_in") > 0).select(got.sum()).item() or 0)
 
 
 def _training(spans: pl.DataFrame, process: Process) -> int | None:

@@ -15,6 +15,8 @@ OUR_THREADS: Final = "/haiprof/common/threads.py"
 #: What stands for Python's own files among the names of packages.
 PYTHON: Final = "python"
 IMPORTLIB: Final = "importlib"
+#: How the qualified names of methods of dataclasses begin.
+_GENERATED: Final = ("__create_fn__.", "__dataclass_builder__.")
 _PACKAGES: Final = re.compile(r"^.*/(?:site|dist)-packages/|^.*/lib/python3\.\d+t?/")
 
 
@@ -23,12 +25,14 @@ def short_file(file: str) -> str:
     return _PACKAGES.sub("", file)
 
 
-def in_package(file: str) -> str | None:
-    """Return the package that a file is of, ``python`` for Python's own; None: of the job itself.
+def in_package(function: str, file: str) -> str | None:
+    """Return the package that a frame is of, ``python`` for Python's own; None: of the job itself.
 
     The machinery of imports is ``importlib``. A file without a folder, as ``<string>``, is the
-    job's, but for those frozen into Python.
+    job's, but for those frozen into Python, and methods that it generates for dataclasses.
     """
+    if file == "<string>" and function.startswith(_GENERATED):
+        return PYTHON
     if file.startswith("<frozen"):
         return IMPORTLIB if file.startswith("<frozen importlib") else PYTHON
     found = _PACKAGES.match(file)

@@ -66,7 +66,8 @@ def failure(
         return aligned(process.node, _of(process).failed_ns)
 
     causes, helpers = _causes(processes, bad, when)
-    if not causes and not helpers and (unknown := [p for p in bad if failed(p)]):
+    unknown = [p for p in bad if failed(p) and _of(p).kind == UNKNOWN]
+    if not causes and not helpers and len(unknown) > 1:
         return f"{len(unknown)} ranks ended without a goodbye, and their exit codes are unknown"
     if not causes and not helpers:
         return _by_request(bad, processes, steps or {}, when)
@@ -111,7 +112,10 @@ def _causes(
         return [], []
     causes = causes or unknown
     # Sockets of a process are closed before it has ended, so peers may fail before it.
-    causes = [p for p in causes if not _for_a_peer(p)] or causes
+    alone = [p for p in causes if not _for_a_peer(p)]
+    if not alone and any(interrupted(p) and not _for_a_peer(p) for p in bad):
+        return [], []  # who was asked to end left the others alone
+    causes = alone or causes
     # With torch.multiprocessing no launcher says who is which rank: most are helpers of one.
     commands = [p for p in processes if p.role == ROLE_NODE and failed(p)] if not causes else []
     followed = [*bad, *commands]

@@ -67,9 +67,7 @@ KINDS: Final[dict[str, Kind]] = {
     "straggler": Kind(
         "one rank is slower", "ledger: own work, and the others' waiting for it", "straggler"
     ),
-    "pipeline_stage": Kind(
-        "a stage of the pipeline takes longest", "", "", "shown by pipeline(), not a finding yet"
-    ),
+    "pipeline_stage": Kind("a stage of the pipeline takes longest", "ledger: waiting for messages"),
     "pipeline_bubble": Kind(
         "bubbles of the pipeline", "", "", "shown by pipeline(), not a finding yet"
     ),
@@ -78,7 +76,7 @@ KINDS: Final[dict[str, Kind]] = {
     ),
     "small_collectives": Kind("many small collectives", "collectives: operations and bytes"),
     "uneven_exchange": Kind(
-        "ranks exchange different amounts", "", "", "needs bytes by rank of each all_to_all"
+        "ranks exchange different amounts", "collectives: bytes by rank; ledger: waiting"
     ),
     "slow_link": Kind("a slow link", "", "", "needs the bandwidth of a healthy run to compare"),
     "packet_loss": Kind("lost packets", "", "", "TCP's retransmissions are not sampled"),

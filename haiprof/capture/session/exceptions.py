@@ -20,6 +20,8 @@ from typing import Any, Final
 _MESSAGE: Final = 1000
 _TRACEBACK: Final = 4096
 _OF_CAUSE: Final = 1500
+#: Characters of what led to an exception, in its text.
+_AFTER: Final = 300
 _FRAMES: Final = 8
 #: Frames of a traceback, and causes of an exception, that are looked at.
 _DEEPEST: Final = 10_000
@@ -126,6 +128,10 @@ def _described(error: BaseException, where: TracebackType | None) -> tuple[str, 
     kind = _name(type(error))
     message = _message(error)
     text = f"{kind}: {' '.join(message.split())}" if message.strip() else kind
+    first = _first_cause(error)
+    if first is not error:
+        reason = " ".join(_message(first).split())
+        text += f", after {_name(type(first))}: {reason}"[:_AFTER]
     file, line, function = _place(where)
     attributes: dict[str, Any] = {"type": kind, "traceback": _last_lines(error, where)}
     if file:
@@ -172,8 +178,8 @@ def _place(where: TracebackType | None) -> tuple[str, int, str]:
     return code.co_filename, found.tb_lineno, code.co_name
 
 
-def _last_lines(error: BaseException, where: TracebackType | None) -> str:
-    """Return the innermost frames of an exception, those of its first cause before."""
+def _first_cause(error: BaseException) -> BaseException:
+    """Return the exception that led to this one, or itself."""
     first, seen = error, {id(error)}
     for _ in range(_CAUSES):
         cause = first.__cause__
@@ -183,6 +189,12 @@ def _last_lines(error: BaseException, where: TracebackType | None) -> str:
             break
         seen.add(id(cause))
         first = cause
+    return first
+
+
+def _last_lines(error: BaseException, where: TracebackType | None) -> str:
+    """Return the innermost frames of an exception, those of its first cause before."""
+    first = _first_cause(error)
     if first is error:
         return _formatted(error, where)[-_TRACEBACK:]
     between = "\nwhich led to\n"

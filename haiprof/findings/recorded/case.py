@@ -38,6 +38,7 @@ class Rank:
         slow: excess of its slow steps, see :func:`haiprof.views.run.slow_steps.excess`.
         summary: its samples, summed up; None: there are none.
         facts: attributes of its events of the kinds of :data:`FACTS`, by kind, in their order.
+        exchanged: bytes that it got in all_to_all.
         memory: ``time`` and ``value`` of its memory, ns UTC and bytes.
     """
 
@@ -47,6 +48,7 @@ class Rank:
     slow: Numbers
     summary: Summary | None = None
     facts: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    exchanged: int = 0
     memory: pl.DataFrame = field(default_factory=lambda: pl.DataFrame())
 
     @functools.cached_property

@@ -28,7 +28,7 @@ _LOGGERS: Final = (
 _SLEEPS: Final = "nanosleep"
 _DISK: Final = (
     "io_schedule|folio_wait|wait_on_page|bit_wait_io|jbd2|fsync|sync_file|writeback|nfs_|rpc_wait|"
-    "fuse_|cl_sync_io|ll_|balance_dirty|blkdev|ext4|xfs_|btrfs|filemap|overlayfs|9p_|ceph_|"
+    "fuse_|iomap_|dio_|cl_sync_io|ll_|balance_dirty|blkdev|ext4|xfs_|btrfs|filemap|overlayfs|9p_|ceph_|"
     "request_wait_answer|rq_qos_wait"
 )
 _PIPES: Final = "pipe_read|pipe_write|sk_wait|tcp_|unix_stream|sock_|inet_csk|n_tty|tty_write"

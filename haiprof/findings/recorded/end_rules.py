@@ -14,6 +14,10 @@ from haiprof.runs import ROLE_RANK, Process
 
 _TERMINATED: Final = "SIGTERM"
 _FULL: Final = ("No space left on device", "Disk quota exceeded")
+_MEMORY_FULL: Final = (
+    "can't allocate memory", "Cannot allocate memory", "MemoryError", "std::bad_alloc",
+    "Unable to allocate",
+)  # fmt: skip
 _DEVICE_FULL: Final = ("CUDA out of memory", "OutOfMemoryError", "HIP out of memory")
 _WORKER: Final = "DataLoader worker"
 _ADVICE: Final = {
@@ -72,6 +76,8 @@ def _kind(process: Process) -> str:
         return "disk_full"
     if any(words in ending.text for words in _DEVICE_FULL):
         return "gpu_out_of_memory"
+    if any(words in ending.text for words in _MEMORY_FULL):
+        return "out_of_memory"
     if _WORKER in ending.text or (process.role != ROLE_RANK and process.rank is not None):
         return "loader_worker_died"
     return "exception" if ending.reason == "exception" else "crash"

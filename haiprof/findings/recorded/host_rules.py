@@ -15,7 +15,7 @@ from haiprof.common.numbers import milliseconds
 from haiprof.findings.finding import LEAST, SURE, Evidence, Finding
 from haiprof.findings.recorded.case import Case, Numbers, Rank
 from haiprof.findings.recorded.doing import AWAY, OTHERS_GIL, PYTHON_CODE, SLEEPING, STOPPED
-from haiprof.findings.recorded.hot import function_of, functions
+from haiprof.findings.recorded.hot import Hot, branches, functions
 from haiprof.views.run.blocks import Share
 from haiprof.views.run.ledger import CAUSES, WORK
 
@@ -87,17 +87,17 @@ def away_from_training(_: Case, rank: Rank) -> Iterator[Finding]:
     """Name the functions in which the training thread does something else than training."""
     steps = rank.lines.filter(~pl.col("worker"), pl.col("cause").is_in([*WORK, "cpu_queue"]))
     every = _samples_in_steps(rank)
-    for hot in functions(steps.filter(pl.col("doing").is_in(AWAY), ~pl.col("imports")), every):
+    for hot in branches(steps, every):
         if not hot.counts:
             continue
-        in_it = steps.filter(pl.col("doing").is_in(AWAY), function_of("line") == hot.function)
-        seldom = int(in_it.filter(pl.col("slow"))["samples"].sum())
+        seldom = int(steps.filter(pl.col("line") == hot.line, pl.col("slow"))["samples"].sum())
         logs = hot.logs >= _MOSTLY
         where = "between the phases" if hot.cause == "other" else f"in {hot.cause}"
         stepped = rank.ledger.stepped
         yield Finding(
             kind="logging" if logs else "host_code",
-            problem=f"The training thread {_WHAT.get(hot.doing, 'works')} {where}, in {hot.line}",
+            problem=f"The training thread {_WHAT.get(hot.doing, 'works')} {where}, in {hot.line}"
+            + ("" if _within(hot) else f", called from {hot.function}"),
             advice="write logs less often, or from another thread"
             if logs
             else "do it in the DataLoader's workers, less often, or with tensor operations",
@@ -228,6 +228,12 @@ def stopped(_: Case, rank: Rank) -> Iterator[Finding]:
         confidence=0.95,
         evidence=(Evidence("stacks", "state stopped", count, "samples", every),),
     )
+
+
+def _within(hot: Hot) -> bool:
+    """Whether the hottest line of a branch is in its first function."""
+    name = hot.function.partition(" (")[0]
+    return hot.line.startswith(f"{name} (")
 
 
 def _of_cause(

@@ -5,13 +5,23 @@ Tests: tests/findings/recorded/test_rules.py.
 
 from __future__ import annotations
 
+import itertools
 import math
+import re
+from collections import Counter
 from typing import Final, NamedTuple
 
 import polars as pl
 
+from haiprof.common.frame_texts import SEPARATOR
 from haiprof.findings.finding import LEAST, SURE
+from haiprof.findings.recorded.doing import AWAY, TENSORS
 
+#: A function is of the trunk if this share of all tensor operations is called from it.
+_TRUNK: Final = 0.10
+#: A branch with more tensor operations than this share is what the job is there for.
+_SOME: Final = 0.2
+_LINE: Final = re.compile(r":\d+\)$")
 #: Of fewer samples no share is worth the name.
 _FEWEST: Final = 30
 #: Of a share that is measured by counting: the quantile of 97.5 %.
@@ -22,8 +32,8 @@ class Hot(NamedTuple):
     """A function of the job, and how many of all samples are in it.
 
     Attributes:
-        function: it, as ``function (file)``.
-        line: the line of it with most samples.
+        function: it, as ``function (file)``; of a branch, the first one of it.
+        line: the innermost line of it with most samples.
         share: of all samples.
         low: at least, with 97.5 % certainty.
         high: at most, with the same.
@@ -61,16 +71,18 @@ def functions(lines: pl.DataFrame, of: int) -> list[Hot]:
     known = lines.filter(pl.col("line").is_not_null())
     if not known.height or not of:
         return []
-    found = []
     in_functions = known.with_columns(function_of("line").alias("of"))
-    for (name,), rows in in_functions.group_by("of", maintain_order=True):
-        count = int(rows["samples"].sum())
-        logs = int(rows.filter(pl.col("logs"))["samples"].sum()) / count
-        share = count / of
-        low, high = _interval(count, of)
-        line, doing, cause = (_most(rows, each) for each in ("line", "doing", "cause"))
-        found.append(Hot(str(name), line, share, low, high, count, of, doing, logs, cause))
+    groups = in_functions.group_by("of", maintain_order=True)
+    found = [_hot(str(name), rows, of) for (name,), rows in groups]
     return sorted(found, key=lambda hot: -hot.samples)
+
+
+def _hot(name: str, rows: pl.DataFrame, of: int) -> Hot:
+    count = int(rows["samples"].sum())
+    logs = int(rows.filter(pl.col("logs"))["samples"].sum()) / count
+    line, doing, cause = (_most(rows, each) for each in ("line", "doing", "cause"))
+    low, high = _interval(count, of)
+    return Hot(name, line, count / of, low, high, count, of, doing, logs, cause)
 
 
 def _interval(count: int, of: int) -> tuple[float, float]:
@@ -79,6 +91,66 @@ def _interval(count: int, of: int) -> tuple[float, float]:
     middle = (share + z2 / (2 * of)) / (1 + z2 / of)
     half = _QUANTILE / (1 + z2 / of) * math.sqrt(share * (1 - share) / of + z2 / (4 * of * of))
     return min(middle - half, share), max(middle + half, share)
+
+
+def branches(lines: pl.DataFrame, of: int) -> list[Hot]:
+    """Return what the training loop and the model call besides tensor operations, the most first.
+
+    The trunk of the stacks is what most tensor operations are called from. What branches off from
+    it, and the trunk's own lines, are what samples belong to. A line that runs without the GIL may
+    be in an operator of torch or in another library: it counts with a branch of which other samples
+    say what it does.
+
+    Args:
+        lines: of the training thread, with the columns that
+            :func:`haiprof.findings.recorded.doing.doing` adds.
+        of: number of samples that the shares are of.
+    """
+    known = lines.filter(pl.col("path").is_not_null(), ~pl.col("imports"))
+    if not known.height or not of:
+        return []
+    in_torch = pl.col("package").is_not_null() & (pl.col("doing") == TENSORS)
+    trunk = _trunk(known.filter(in_torch))
+    places = [_branch(path, trunk) for path in known["path"].to_list()]
+    rows = known.with_columns(
+        pl.Series("branch", places, pl.String()),
+        in_torch.alias("torch"),
+        ((pl.col("doing") == TENSORS) & ~in_torch).alias("maybe"),
+        pl.col("doing").is_in(AWAY).alias("away"),
+    )
+    found = []
+    for (name,), each in rows.group_by("branch", maintain_order=True):
+        away, maybe, torch = (
+            int(each.filter(pl.col(kind))["samples"].sum()) for kind in ("away", "maybe", "torch")
+        )
+        joins = 2 * away >= maybe and torch <= _SOME * (away + maybe)
+        mine = each.filter(pl.col("away") | (pl.col("maybe") if joins else pl.lit(value=False)))
+        if away:
+            found.append(_hot(str(name), mine, of))
+    return sorted(found, key=lambda hot: -hot.samples)
+
+
+def _trunk(lines: pl.DataFrame) -> set[str]:
+    """Return the paths of functions that a good part of tensor operations is called from."""
+    counts: Counter[str] = Counter()
+    for path, samples in lines.select("path", "samples").iter_rows():
+        for prefix in _prefixes(path):
+            counts[prefix] += samples
+    least = _TRUNK * int(lines["samples"].sum())
+    return {prefix for prefix, samples in counts.items() if samples >= max(least, 1)}
+
+
+def _prefixes(path: str) -> list[str]:
+    functions = [_LINE.sub(")", frame) for frame in path.split(SEPARATOR)]
+    return list(itertools.accumulate(functions, lambda before, one: f"{before}{SEPARATOR}{one}"))
+
+
+def _branch(path: str, trunk: set[str]) -> str:
+    """Return the first function of a path that is not of the trunk, else its last line."""
+    for prefix in _prefixes(path):
+        if prefix not in trunk:
+            return prefix.rpartition(SEPARATOR)[2]
+    return path.rpartition(SEPARATOR)[2]
 
 
 def function_of(column: str) -> pl.Expr:

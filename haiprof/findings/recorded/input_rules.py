@@ -19,6 +19,7 @@ from haiprof.views.run.ledger import CODE
 
 #: Loading waits for storage if this share of it is in reads.
 _MOSTLY: Final = 0.5
+_READS: Final = 0.25
 #: With fewer samples nothing is said of what loading does.
 _FEWEST: Final = 10
 #: More of the excess than this in a few steps: a slow loader is slow all the time.
@@ -44,8 +45,7 @@ def slow_input(_: Case, rank: Rank) -> Iterator[Finding]:
     hot = next(iter(functions(rows, count)), None) if count >= _FEWEST else None
     from_storage = 0.0
     if count >= _FEWEST:
-        reads = rows.filter(pl.col("doing").is_in([READING, PIPED]))
-        from_storage = int(reads["samples"].sum()) / count
+        from_storage = int(rows.filter(_reads())["samples"].sum()) / count
     yield Finding(
         kind="slow_storage" if from_storage >= _MOSTLY else "slow_loader",
         problem=_problem(hot, from_storage, in_workers),
@@ -67,6 +67,16 @@ def slow_input(_: Case, rank: Rank) -> Iterator[Finding]:
         refuted_by=(("the loop would be as slow with the data in memory", False),),
         command="haiprof stacks --phase dataloader",
     )  # fmt: skip
+
+
+def _reads() -> pl.Expr:
+    """Whether a line reads: a good part of it is seen in reads, and the rest has no GIL either.
+
+    A thread that has read waits for a CPU before it goes on.
+    """
+    reads = pl.col("doing").is_in([READING, PIPED])
+    seen = pl.col("samples").filter(reads).sum().over("line")
+    return reads | (~pl.col("gil") & (seen >= _READS * pl.col("samples").sum().over("line")))
 
 
 def _waits_for_work() -> pl.Expr:

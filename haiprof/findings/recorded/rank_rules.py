@@ -8,6 +8,7 @@ Tests: tests/findings/recorded/test_rules.py.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -31,6 +32,8 @@ _IN_BLOCKS: Final = 2 / 3
 _ALIKE: Final = 0.8
 #: From here on communication is worth a finding: some of it cannot be hidden.
 _EXPOSED: Final = 0.20
+#: Ranks exchange different amounts if one has this many times the mean.
+_UNEVEN: Final = 1.2
 #: Many operations of few bytes in a step.
 _MANY: Final = 50
 _SMALL: Final = 64 << 10
@@ -97,7 +100,8 @@ def late_ranks(case: Case) -> Iterator[Finding]:
             continue
         if not _matches(excess, waited, job.begins):
             continue
-        yield _late(job, number, excess, share)
+        finding = _late(job, number, excess, share)
+        yield _of_pipeline(finding) if _by_messages(case.operations) else finding
 
 
 def _matches(excess: Numbers, waited: Numbers, begins: Numbers) -> bool:
@@ -157,6 +161,59 @@ def _late(job: _Aligned, number: int, excess: Numbers, share: blocks.Share) -> F
         refuted_by=(("the others would not wait for it", True),),
         command="haiprof report",
     )  # fmt: skip
+
+
+def _by_messages(operations: pl.DataFrame) -> bool:
+    """Say whether ranks wait for messages rather than in collectives, as stages of a pipeline."""
+    if not operations.height or "waited" not in operations.columns:
+        return False
+    waited = operations["waited"].fill_null(0)
+    of_messages = operations.filter(pl.col("op") == "message")["waited"].fill_null(0)
+    return 2 * int(of_messages.sum()) > int(waited.sum())
+
+
+def _of_pipeline(finding: Finding) -> Finding:
+    return dataclasses.replace(
+        finding,
+        kind="pipeline_stage",
+        problem=finding.problem.replace("the others wait for it", "the other stages wait for it"),
+        advice="move layers from this stage to the others, so that all take equally long",
+    )
+
+
+def uneven_exchange(case: Case) -> Iterator[Finding]:
+    """Say that ranks exchange different amounts, as experts that get more tokens than others."""
+    job = _aligned(case)
+    if job is None:
+        return
+    sent = [rank.exchanged for rank in job.ranks]
+    mean = sum(sent) / len(sent)
+    if not mean or max(sent) < _UNEVEN * mean:
+        return
+    waited = np.mean(job.waiting, 0).astype(np.int64)
+    share = blocks.share(waited, job.duration, job.begins)
+    if share.share < LEAST or share.low < SURE:
+        return
+    whole = int(job.duration.sum())
+    most = job.ranks[int(np.argmax(sent))]
+    yield Finding(
+        kind="uneven_exchange",
+        problem=f"{most.process.label.capitalize()} gets {max(sent) / mean:.2g} times as much as "
+        "the mean of the ranks in all_to_all, and the others wait for it",
+        advice="balance the experts (an auxiliary loss, a capacity), or place them anew",
+        ranks=most.numbers,
+        lost_ns=int(waited.sum()),
+        low_ns=int(share.low * whole),
+        high_ns=int(share.high * whole),
+        share=share.share,
+        confidence=0.9,
+        phase="waiting",
+        evidence=(
+            Evidence("collectives", "bytes in all_to_all", max(sent), "bytes", int(mean)),
+            Evidence("ledger", "waiting, mean of the ranks", int(waited.sum()), "ns", whole),
+        ),
+        command="haiprof report",
+    )
 
 
 def uneven_work(case: Case) -> Iterator[Finding]:

@@ -39,6 +39,7 @@ OF_RANK: Final[tuple[OfRank, ...]] = (
 )
 OF_RUN: Final[tuple[OfRun, ...]] = (
     rank_rules.late_ranks,
+    rank_rules.uneven_exchange,
     rank_rules.uneven_work,
     rank_rules.communication,
 )
@@ -69,7 +70,8 @@ def _merged(found: Iterable[Finding]) -> list[Finding]:
 def _explained(found: list[Finding]) -> list[Finding]:
     """Leave out what another finding explains."""
     found = _with_causes(found)
-    late = {rank for one in found if one.kind == "straggler" for rank in one.ranks}
+    uneven = any(one.kind == "uneven_exchange" for one in found)
+    late = {rank for one in found if one.kind in _LATE for rank in one.ranks}
     lines = {one.line for one in found if one.kind in ("host_code", "logging") and one.line}
     loads = any(one.kind in ("slow_loader", "slow_storage") for one in found)
     gil = any(one.kind == "gil" for one in found)
@@ -79,7 +81,7 @@ def _explained(found: list[Finding]) -> list[Finding]:
             one.line in lines or (gil and one.phase != "input") or (loads and one.phase == "input")
         ):
             continue
-        if one.kind == "uneven_lengths" and late:
+        if (one.kind == "uneven_lengths" and late) or (one.kind == "straggler" and uneven):
             continue
         if late and one.ranks and set(one.ranks) <= late and one.kind not in _OF_THEIR_OWN:
             # The straggler's own sentence has it.
@@ -118,5 +120,7 @@ _MAKES_LATE: Final = (
     "garbage_collection", "slow_loader", "slow_storage", "cpu_quota", "cpu_affinity",
     "cpu_neighbour", "too_many_threads", "blocking_checkpoint", "recompilation",
 )  # fmt: skip
+#: Kinds of findings about a rank that others wait for.
+_LATE: Final = ("straggler", "pipeline_stage", "uneven_exchange")
 #: What is worth a sentence on a late rank, too.
-_OF_THEIR_OWN: Final = ("straggler", "memory_leak", "stopped")
+_OF_THEIR_OWN: Final = (*_LATE, "memory_leak", "stopped")

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from haiprof.common.frame_texts import frame_text, in_package
+from haiprof.common.frame_texts import SEPARATOR, frame_text, in_package
 from haiprof.views.run.ledger import CAUSES, Ledger
 from haiprof.views.run.stacks import Tree
 
@@ -20,6 +20,7 @@ LINES_SCHEMA: Final = {
     "cause": pl.String(),
     "worker": pl.Boolean(),
     "line": pl.String(),
+    "path": pl.String(),
     "function": pl.String(),
     "file": pl.String(),
     "package": pl.String(),
@@ -50,7 +51,8 @@ def hot_lines(
 
     Columns: ``cause`` (of the training thread at that time), ``worker`` (whether the sample is of a
     process of the DataLoader's, else it is of the training thread), ``line`` (text; null: no frame
-    is the job's own), ``function`` and ``file`` (innermost frame), ``package`` (that the innermost
+    is the job's own), ``path`` (all frames that are, the outermost first, as folded stacks have
+    them), ``function`` and ``file`` (innermost frame), ``package`` (that the innermost
     frame belongs to: null: to the job itself), ``outer`` (packages that the frames between the line
     and the innermost one pass through), ``state``, ``waits_in``, ``gil``, ``blocked_by`` (the line
     of another thread of the process, which had the GIL while this one waited), ``slow`` (whether
@@ -104,7 +106,7 @@ def hot_lines(
 
 
 class _Names:
-    """Of each node of a tree its innermost frame, its package, and the job's line around it."""
+    """Of each node of a tree its innermost frame, its package, and the job's frames around it."""
 
     def __init__(self, tree: Tree) -> None:
         frames = tree.frames.select("function", "file", "line").cast(
@@ -112,42 +114,45 @@ class _Names:
         )
         self._frames = frames
         self._parent = tree.parent.tolist()
-        self._package = [in_package(file) for file in frames["file"].to_list()]
         self._texts = frames.rows()
-        self._known: dict[int, tuple[str | None, str | None]] = {}
+        self._package = [in_package(function, file) for function, file, _ in self._texts]
+        self._known: dict[int, tuple[str | None, str | None, str | None]] = {}
 
     def line(self, row: int) -> str | None:
         """Return the text of the innermost frame of the job's own around a node."""
         return self._around(row)[0]
 
-    def _around(self, row: int) -> tuple[str | None, str | None]:
-        """Return the job's line around a node, and the packages between the two."""
+    def _around(self, row: int) -> tuple[str | None, str | None, str | None]:
+        """Return the job's line around a node, its path, and the packages after the line."""
         if row in self._known:
             return self._known[row]
         passed: dict[str, None] = {}
+        own: list[str] = []
         at = row
-        while at >= 0 and self._package[at] is not None:
-            passed[str(self._package[at])] = None
+        while at >= 0:
+            package = self._package[at]
+            if package is None:
+                own.append(frame_text(*self._texts[at]))
+            elif not own:
+                passed[package] = None
             at = self._parent[at]
-        line = frame_text(*self._texts[at]) if at >= 0 else None
-        self._known[row] = line, " ".join(passed) or None
-        return self._known[row]
+        found = own[0] if own else None, SEPARATOR.join(own[::-1]) or None, " ".join(passed) or None
+        self._known[row] = found
+        return found
 
     def of(self, rows: Numbers) -> pl.DataFrame:
-        """Return ``line``, ``function``, ``file``, ``package`` and ``outer`` of nodes."""
+        """Return ``line``, ``path``, ``function``, ``file``, ``package``, ``outer`` of nodes."""
         distinct, back = np.unique(rows, return_inverse=True)
-        found = [self._around(row) for row in distinct.tolist()]
-        frames = self._frames[distinct.tolist()]
-        table = pl.DataFrame(
-            {
-                "line": pl.Series([line for line, _ in found], dtype=pl.String()),
-                "function": frames["function"],
-                "file": frames["file"],
-                "package": pl.Series(
-                    [self._package[row] for row in distinct.tolist()], dtype=pl.String()
-                ),
-                "outer": pl.Series([outer for _, outer in found], dtype=pl.String()),
-            }
+        places = distinct.tolist()
+        found = [self._around(row) for row in places]
+        texts = {
+            "line": [line for line, _, _ in found],
+            "path": [path for _, path, _ in found],
+            "package": [self._package[row] for row in places],
+            "outer": [outer for *_, outer in found],
+        }
+        table = self._frames[places].with_columns(
+            pl.Series(name, values, pl.String()) for name, values in texts.items()
         )
         taken: pl.DataFrame = table[back.tolist()]
         return taken

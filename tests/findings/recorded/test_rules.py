@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import polars as pl
 import pytest
 from charged_lives import MS, charged, span
 
+from haiprof.findings import endings
 from haiprof.findings.finding import Finding
 from haiprof.findings.kinds import KINDS
 from haiprof.findings.recorded import end_rules, memory_rules
@@ -42,7 +44,8 @@ def process(rank: int | None = 0, role: str = "rank", **more: Any) -> Process:
 def line(cause: str, samples: int, text: str | None = LINE, **more: Any) -> dict[str, Any]:
     """Return samples of the training thread in Python code of a line, unless ``more`` differs."""
     row = {
-        "cause": cause, "worker": False, "line": text, "function": "work",
+        "cause": cause, "worker": False, "line": text,
+        "path": text if text is None else f"main (/job/train.py:1);{text}", "function": "work",
         "file": "/job/train.py", "package": None, "outer": None, "state": "running",
         "waits_in": None, "gil": True, "blocked_by": None, "slow": False, "samples": samples,
     }  # fmt: skip
@@ -194,6 +197,21 @@ def test_what_the_thread_does_besides_training_is_named(sample: dict[str, Any]) 
     assert (finding.kind, finding.line, finding.share) == ("host_code", LINE, 0.2)
 
 
+def test_what_the_loop_calls_is_one_thing_whatever_it_calls_in_turn() -> None:
+    say = "main (/job/train.py:7);say (/job/log.py:3)"
+    calls = [
+        line("other", 12, "text (/job/log.py:8)", path=f"{say};text (/job/log.py:8)"),
+        line("other", 8, "say (/job/log.py:4)", path="main (/job/train.py:7);say (/job/log.py:4)"),
+        # A built-in that gives the GIL back while it writes.
+        line("other", 10, "say (/job/log.py:5)", gil=False,
+             path="main (/job/train.py:7);say (/job/log.py:5)"),
+    ]  # fmt: skip
+    (finding,) = found(rank(life({"other": 40}), [*calls, *torch_lines(70)]))
+    assert (finding.kind, finding.share) == ("host_code", 0.3)
+    assert finding.line == "text (/job/log.py:8)"
+    assert finding.problem.endswith("in text (/job/log.py:8), called from say (/job/log.py)")
+
+
 def test_tensor_operations_are_training_wherever_they_are() -> None:
     loss = line("other", 40, gil=False)
     assert kinds(rank(life({"other": 60}), [loss, *torch_lines(60)])) == []
@@ -299,6 +317,21 @@ def test_what_makes_a_rank_late_is_the_finding_where_it_has_a_name() -> None:
     assert "the others wait" in finding.problem
 
 
+def test_of_a_pipeline_the_stage_that_the_others_wait_for_is_named() -> None:
+    messages = pl.DataFrame({"op": ["message"], "operations": [9], "bytes": [9], "waited": [5]})
+    (finding,) = found(*pair({"forward": 20.0}), operations=messages)
+    assert (finding.kind, finding.ranks) == ("pipeline_stage", (1,))
+
+
+def test_uneven_exchanges_explain_the_late_rank() -> None:
+    first, second = pair({"forward": 20.0})
+    uneven = [dataclasses.replace(first, exchanged=100), dataclasses.replace(second, exchanged=900)]
+    (finding,) = found(*uneven)
+    assert (finding.kind, finding.ranks) == ("uneven_exchange", (1,))
+    even = [dataclasses.replace(each, exchanged=500) for each in (first, second)]
+    assert kinds(*even) == ["straggler"]
+
+
 def test_ranks_late_in_turns_have_inputs_of_different_lengths() -> None:
     lengths = np.random.default_rng(3).uniform(10, 60, (2, STEPS))
     longest, ranks = lengths.max(0), []
@@ -382,6 +415,10 @@ def ending(kind: str, **more: Any) -> Ending:
         ("disk_full", ending("failed", reason="exception", text="No space left on device")),
         ("loader_worker_died",
          ending("failed", reason="exception", text="DataLoader worker (pid 7) exited")),
+        ("disk_full",
+         ending("failed", reason="exception", text="RuntimeError: x, after OSError: No space left "
+                "on device")),
+        ("out_of_memory", ending("failed", reason="exception", text="E: can't allocate memory")),
         ("out_of_memory", ending("killed", signal="SIGKILL", reason="out of memory")),
         ("crash", ending("killed", signal="SIGSEGV")),
         ("crash", ending("failed", exit_code=3)),
@@ -392,6 +429,19 @@ def test_how_a_job_ended(kind: str, end: Ending) -> None:
     processes = [process(0, state="died", ending=end), process(1, state="closed")]
     (finding,) = end_rules.endings_of(processes, "it failed", lambda _, time_ns: time_ns)
     assert (finding.kind, finding.ended) == (kind, True)
+
+
+def test_who_was_asked_to_end_leaves_the_others_alone() -> None:
+    peer = "RuntimeError: [gloo] Connection closed by peer [127.0.0.1]:1"
+    processes = [
+        process(0, state="died", ending=ending("interrupted", signal="SIGTERM", failed_ns=5)),
+        process(1, state="died", ending=ending("failed", reason="exception", text=peer)),
+    ]
+    sentence = endings.failure(processes)
+    assert sentence is not None
+    (finding,) = end_rules.endings_of(processes, sentence, lambda _, time_ns: time_ns)
+    assert finding.kind == "preempted"
+    assert sentence.startswith("The job was interrupted")
 
 
 def test_an_end_that_the_user_asked_for_is_no_finding() -> None:

@@ -86,6 +86,13 @@ def test_python_and_imports_are_packages_of_their_own() -> None:
     assert rows["line"].unique().to_list() == ["main (/job/train.py:9)"]
 
 
+def test_what_a_dataclass_generates_is_pythons() -> None:
+    generated = frame(8, 0, "__create_fn__.<locals>.__repr__", "<string>", 3)
+    FRAMES.append(generated)
+    (row,) = hot([sampled(15, 8)]).rows(named=True)
+    assert (row["line"], row["package"]) == ("main (/job/train.py:9)", "python")
+
+
 def test_what_no_line_of_the_job_calls_has_none() -> None:
     assert hot([sampled(15, 6)])["line"].to_list() == [None]
 
