@@ -38,15 +38,17 @@ class Replaced:
 
         # Not this object: it would form a cycle, which only the job's garbage collector frees.
         on = [True]
+        # Nor globals of this module: a destructor may call this when they have been cleared.
+        suppress, nothing, entered = contextlib.suppress, _NOTHING, _entered
 
         @functools.wraps(original)
         def wrapped(*args: Any, **keywords: Any) -> Any:
             if not on:
                 return original(*args, **keywords)
-            with _NOTHING if around is None else _entered(around, args, keywords):
+            with nothing if around is None else entered(around, args, keywords):
                 result = original(*args, **keywords)
             if note is not None:
-                with contextlib.suppress(Exception):
+                with suppress(Exception):
                     note(args, keywords, result)
             return result
 
