@@ -37,6 +37,7 @@ _OF_TORCH: Final = (
     "pipeline",
     "collectives",
     "checkpoint",
+    "settings",
 )
 _NAMES: Final = (*_OF_TORCH, CollectorPauses.name, SubmittedBytes.name)
 
@@ -191,7 +192,9 @@ def _hooks() -> list[Hook]:
         frames,
         gradients,
         pipeline,
+        settings,
     )
+    from haiprof.capture.hooks.passes import Passes
     from haiprof.capture.hooks.watch import watcher
 
     _core.set_gradients_query(torch.is_grad_enabled)
@@ -207,9 +210,10 @@ def _hooks() -> list[Hook]:
             frames.CompiledCalls(_watcher, _trouble),
             frames.OptimizerCalls(_watcher),
         ]
+    passes = Passes()
     return [
         *hooks,
-        calls.BackwardCalls(_watcher, _kept.append),
+        calls.BackwardCalls(_watcher, passes, _kept.append),
         calls.ScalerCalls(),
         calls.DataLoaderCalls(),
         allocator.AllocatorFigures(),
@@ -217,6 +221,7 @@ def _hooks() -> list[Hook]:
         pipeline.PipelineCalls(_trouble),
         collectives.Collectives(_trouble),
         checkpoints.CheckpointCalls(),
+        settings.Settings(passes),
     ]
 
 

@@ -11,6 +11,7 @@ from types import FunctionType
 from typing import Any
 
 from haiprof import _core
+from haiprof.capture.hooks.passes import Passes
 from haiprof.capture.hooks.watch import Place, Watcher
 
 
@@ -105,14 +106,18 @@ class BackwardCalls:
 
     name = "backward"
 
-    def __init__(self, watcher: Watcher | None, trouble: Callable[[str], None]) -> None:
+    def __init__(
+        self, watcher: Watcher | None, passes: Passes, trouble: Callable[[str], None]
+    ) -> None:
         """Nothing is touched yet.
 
         Args:
             watcher: reports ``torch.autograd.backward``, if there is one; its owner undoes it.
+            passes: counts the passes for others while the engine is replaced.
             trouble: called with the reason if that cannot be watched.
         """
         self._watcher = watcher
+        self._passes = passes
         self._trouble = trouble
         self._original: Any = None
         self._engine: Any = None
@@ -128,6 +133,7 @@ class BackwardCalls:
         engine = subclass()
         self._original, self._engine, self._wrapped = original, engine, wrapped
         Variable._execution_engine = engine
+        self._passes.watch(subclass)
         self._watch_preparation()
         return "on: autograd engine"
 
@@ -149,6 +155,7 @@ class BackwardCalls:
 
         if self._engine is None:
             return
+        self._passes.leave()
         if Variable._execution_engine is self._engine:
             Variable._execution_engine = self._original
         else:

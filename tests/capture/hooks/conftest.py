@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import struct
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from phases import PHASES, HandTimes, Row, assert_agreement, read_spans
@@ -25,6 +28,24 @@ class Recorded:
         """End the last step and return all spans."""
         _core.phases_finish()
         return read_spans(self.ring)
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        """Return the attributes of the events of a kind, in their order."""
+        reader = _core.RingReader(str(self.ring))
+        reader.take()
+        table = reader.rows().get("events", {})
+
+        def column(name: str) -> list[str]:
+            texts = [str(text) for text in reader.texts("events", name)[1]]
+            rows, _, values, valid = table[name]
+            numbers = struct.unpack(f"<{rows}I", values)
+            there = [valid is None or valid[n // 8] >> (n % 8) & 1 for n in range(rows)]
+            return [texts[n] if known else "{}" for n, known in zip(numbers, there, strict=True)]
+
+        if "kind" not in table or "attributes" not in table:
+            return []
+        rows = zip(column("kind"), column("attributes"), strict=True)
+        return [json.loads(attributes) for which, attributes in rows if which == kind]
 
     def steps(self) -> list[Row]:
         """Return the steps in order."""
