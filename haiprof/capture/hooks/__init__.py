@@ -38,6 +38,7 @@ _OF_TORCH: Final = (
     "collectives",
     "checkpoint",
     "settings",
+    "loaders",
 )
 _NAMES: Final = (*_OF_TORCH, CollectorPauses.name, SubmittedBytes.name)
 
@@ -191,6 +192,7 @@ def _hooks() -> list[Hook]:
         collectives,
         frames,
         gradients,
+        loaders,
         pipeline,
         settings,
     )
@@ -222,6 +224,7 @@ def _hooks() -> list[Hook]:
         collectives.Collectives(_trouble),
         checkpoints.CheckpointCalls(),
         settings.Settings(passes),
+        loaders.LoaderSettings(),
     ]
 
 
