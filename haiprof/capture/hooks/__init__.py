@@ -39,6 +39,7 @@ _OF_TORCH: Final = (
     "checkpoint",
     "settings",
     "loaders",
+    "ddp",
 )
 _NAMES: Final = (*_OF_TORCH, CollectorPauses.name, SubmittedBytes.name)
 
@@ -194,6 +195,7 @@ def _hooks() -> list[Hook]:
         gradients,
         loaders,
         pipeline,
+        reducers,
         settings,
     )
     from haiprof.capture.hooks.passes import Passes
@@ -225,6 +227,7 @@ def _hooks() -> list[Hook]:
         checkpoints.CheckpointCalls(),
         settings.Settings(passes),
         loaders.LoaderSettings(),
+        reducers.ReducerSettings(passes),
     ]
 
 
