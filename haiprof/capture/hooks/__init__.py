@@ -40,6 +40,7 @@ _OF_TORCH: Final = (
     "settings",
     "loaders",
     "ddp",
+    "compilations",
 )
 _NAMES: Final = (*_OF_TORCH, CollectorPauses.name, SubmittedBytes.name)
 
@@ -191,6 +192,7 @@ def _hooks() -> list[Hook]:
         calls,
         checkpoints,
         collectives,
+        compilations,
         frames,
         gradients,
         loaders,
@@ -228,6 +230,7 @@ def _hooks() -> list[Hook]:
         settings.Settings(passes),
         loaders.LoaderSettings(),
         reducers.ReducerSettings(passes),
+        compilations.Compilations(_trouble),
     ]
 
 
