@@ -102,7 +102,8 @@ EVENTS: Final = Table(
         (
             "kind",
             "text",
-            "mark, lost, fork, exception, goodbye, exit, disk, hook, clock, recorder, …",
+            "mark, lost, fork, exception, goodbye, exit, disk, hook, clock, recorder, loader, "
+            "threads, ddp, compile, autograd, …",
         ),
         ("text", "text", "one plain sentence", True),
         ("step", "uint32", "number of the step it happened in", True),
@@ -111,8 +112,12 @@ EVENTS: Final = Table(
 )
 
 #: Kinds of events that hold from then on: when kernels are recorded, that they no longer are
-#: because CUDA graphs are replayed, what the model is, that a job was attached to.
-LASTING: Final = ("kernels", "graphs", "model", "flops", "attach")
+#: because CUDA graphs are replayed, what the model is, that a job was attached to, with which
+#: settings it runs.
+LASTING: Final = (
+    *("kernels", "graphs", "model", "flops", "attach"),
+    *("loader", "threads", "ddp", "autograd"),
+)
 
 SAMPLES: Final = Table(
     "samples",

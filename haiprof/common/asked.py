@@ -23,9 +23,10 @@ WORDS: Final[Mapping[tuple[str, str], frozenset[str]]] = {
          "overhead", "counters")
     ),
     ("events", "kind"): frozenset(
-        ("affinity", "affinity_changed", "attach", "budget", "clock", "disk", "ecc", "exit",
-         "flops", "fork", "gpu", "graphs", "hook", "import", "kernels", "link", "lost",
-         "mark", "memory", "model", "recorder", "throttle")
+        ("affinity", "affinity_changed", "attach", "autograd", "budget", "clock", "compile", "ddp",
+         "disk", "ecc", "exit", "flops", "fork", "gpu", "graphs", "hook", "import", "kernels",
+         "link", "loader", "loader_workers", "loader_workers_ended", "lost", "mark", "memory",
+         "model", "recorder", "threads", "throttle")
     ),
     ("kernels", "kind"): frozenset(("kernel", "memcpy", "memset", "sync", "overhead")),
     ("device_spans", "category"): frozenset(("phase", "user", "pipeline", "graph")),

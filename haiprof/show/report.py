@@ -50,9 +50,13 @@ _FIRST = (
     "hook",
 )
 #: Kinds of events that are drawn with the ranks, and do not report problems: user marks, when
-#: kernels were recorded, and how many at the end, on which CPUs a rank may run, and that a process
-#: is about to end.
-_ORDINARY = ("mark", recorded_views.EVENT_KIND, "gpu", "affinity", "goodbye")
+#: kernels were recorded, and how many at the end, on which CPUs a rank may run, with which
+#: settings, what was compiled, and that a process is about to end.
+_ORDINARY = (
+    *("mark", recorded_views.EVENT_KIND, "gpu", "affinity", "goodbye"),
+    *("loader", "loader_workers", "loader_workers_ended"),
+    *("threads", "autograd", "ddp", "compile"),
+)
 
 
 def write(analyzer: Analyzer, path: Path) -> Path:
