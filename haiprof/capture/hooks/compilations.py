@@ -162,9 +162,9 @@ class _Compilation:
             return
         with contextlib.suppress(Exception):
             self._owner.leave()
-            ended = time.time_ns()
             if self._span is not None:
                 self._span.__exit__(None, None, None)
+            ended = time.time_ns()
             self._owner.report(self._facts(ended, None if kind is None else kind.__qualname__))
 
     def _facts(self, ended: int, raised: str | None) -> dict[str, Any]:
