@@ -68,9 +68,7 @@ KINDS: Final[dict[str, Kind]] = {
         "one rank is slower", "ledger: own work, and the others' waiting for it", "straggler"
     ),
     "pipeline_stage": Kind("a stage of the pipeline takes longest", "ledger: waiting for messages"),
-    "pipeline_bubble": Kind(
-        "bubbles of the pipeline", "", "", "shown by pipeline(), not a finding yet"
-    ),
+    "pipeline_bubble": Kind("bubbles of the pipeline", "ledger: waiting for messages in turns"),
     "exposed_communication": Kind(
         "communication that nothing hides", "ledger: transfer", "exposed_communication"
     ),
@@ -111,7 +109,7 @@ KINDS: Final[dict[str, Kind]] = {
     "gpu_out_of_memory": Kind("the GPU's memory is full", "the exception that ended the job"),
     "endless_kernel": Kind("a kernel that never ends", "", "", _HANG),
     # Progress.
-    "regression": Kind("slower than before", "", "", "needs an earlier run to compare with"),
+    "regression": Kind("slower from some step on", "ledger: own work before and after a step"),
     "skipped_steps": Kind("steps without effect", "", "", "needs the GradScaler's decisions"),
     # Hangs.
     "collective_mismatch": Kind("different collectives", "", "", _HANG),

@@ -83,7 +83,7 @@ def _allowed(case: Case, rank: Rank) -> tuple[float | None, float | None]:
     every = float(util.parts) if util else None
     allowed = rank.stat(_ALLOWED)
     for facts in rank.facts.get("threads", ()):
-        mask = facts.get("allowed_cpus")
+        mask = facts.get("affinity")
         if isinstance(mask, int) and mask > 0:
             return float(mask), every
     return (allowed.mean if allowed else every), every

@@ -16,8 +16,9 @@ from haiprof.findings.finding import LEAST, SURE, Evidence, Finding
 from haiprof.findings.recorded.case import Case, Numbers, Rank
 from haiprof.findings.recorded.doing import AWAY, OTHERS_GIL, PYTHON_CODE, SLEEPING, STOPPED
 from haiprof.findings.recorded.hot import Hot, branches, functions
+from haiprof.views.run import blocks
 from haiprof.views.run.blocks import Share
-from haiprof.views.run.ledger import CAUSES, WORK
+from haiprof.views.run.ledger import CAUSES, CODE, WORK
 
 #: Most of what a function's samples do decides what it is called.
 _MOSTLY: Final = 0.5
@@ -25,6 +26,17 @@ _MOSTLY: Final = 0.5
 _SELDOM: Final = 0.7
 #: A start that takes less is not worth a finding, ns.
 _START_NS: Final = 5_000_000_000
+#: Steps that are needed to say that they changed.
+_ENOUGH: Final = 40
+#: From here on steps are slower, if so many are on their side.
+_SLOWER: Final = 1.10
+_APART: Final = 0.9
+#: Share of the steps in the queue of a CPU from which on they vary for that reason.
+_BUSY: Final = 0.10
+#: A function that writes: a part of its samples without the GIL, and bytes a second.
+_WRITTEN: Final = "io.syscall_write.bytes_per_s"
+_NATIVE: Final = 0.2
+_MUCH: Final = 100_000
 _WHAT: Final = {
     SLEEPING: "sleeps",
     PYTHON_CODE: "runs Python code",
@@ -91,7 +103,7 @@ def away_from_training(_: Case, rank: Rank) -> Iterator[Finding]:
         if not hot.counts:
             continue
         seldom = int(steps.filter(pl.col("line") == hot.line, pl.col("slow"))["samples"].sum())
-        logs = hot.logs >= _MOSTLY
+        logs = hot.logs >= _MOSTLY or (hot.native >= _NATIVE and _writes(rank))
         where = "between the phases" if hot.cause == "other" else f"in {hot.cause}"
         stepped = rank.ledger.stepped
         yield Finding(
@@ -146,6 +158,67 @@ def other_threads(_: Case, rank: Rank) -> Iterator[Finding]:
         evidence=(Evidence("stacks", "waits for the GIL", count, "samples", every),),
         command="haiprof stacks",
     )
+
+
+def _writes(rank: Rank) -> bool:
+    """Whether the process writes as much as a log that costs time."""
+    written = rank.stat(_WRITTEN)
+    return written is not None and written.mean >= _MUCH
+
+
+def slower_since(_: Case, rank: Rank) -> Iterator[Finding]:
+    """Say that steps take longer from some step on, to the end, and in what."""
+    own = rank.ledger.of(*WORK)
+    if rank.ledger.width > 1 or len(own) < _ENOUGH:
+        return
+    if rank.ledger.of("cpu_queue").sum() >= _BUSY * rank.ledger.stepped:
+        return  # which varies by itself
+    at = _changed(own)
+    if at is None:
+        return
+    before = np.median(rank.ledger.causes[:at], 0).astype(np.int64)
+    codes = [CODE[cause] for cause in WORK]
+    more = np.maximum(own[at:] - int(before[codes].sum()), 0)
+    # How sure it is, is a question to the steps after the change.
+    later = rank.ledger.duration[at:]
+    found = blocks.share(more, later, blocks.edges(later, rank.ledger.count[at:]))
+    share = Share(*(each * int(later.sum()) / rank.ledger.stepped for each in found))
+    if share.share < LEAST or share.low < SURE:
+        return
+    after = np.median(rank.ledger.causes[at:], 0).astype(np.int64)
+    cause = CAUSES[max(codes, key=lambda code: after[code] - before[code])]
+    since = int(rank.ledger.group[at])
+    took, takes = (milliseconds(float(np.median(each))) for each in (own[:at], own[at:]))
+    where = "between the phases" if cause == "other" else f"in {cause}"
+    yield _finding(
+        rank,
+        "regression",
+        f"From step {since} on a step takes {takes} instead of {took}, most of it {where}",
+        "look at what changed there: the data, the schedule, what the loop does only later",
+        int(more.sum()),
+        share,
+        cause,
+        0.8,
+        steps=(since, int(rank.ledger.group[-1])),
+    )
+
+
+def _changed(values: Numbers) -> int | None:
+    """Return from where on values are larger to the end; None: from nowhere.
+
+    The place at which the means on both sides differ most, given how many there are on each. Of
+    those before and after, nearly all must be on their own side of the middle between the two.
+    """
+    count = len(values)
+    margin = max(count // 10, _ENOUGH // 4)
+    sums = np.cumsum(np.minimum(values, 3 * np.median(values)))
+    at = np.arange(margin, count - margin)
+    first, last = sums[at - 1] / at, (sums[-1] - sums[at - 1]) / (count - at)
+    place = int(at[np.argmax((last - first) * np.sqrt(at * (count - at)))])
+    low, high = float(np.median(values[:place])), float(np.median(values[place:]))
+    middle = (low + high) / 2
+    apart = np.mean(values[:place] < middle), np.mean(values[place:] > middle)
+    return place if high >= _SLOWER * low and min(apart) >= _APART else None
 
 
 def slow_steps(_: Case, rank: Rank) -> Iterator[Finding]:

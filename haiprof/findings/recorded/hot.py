@@ -41,6 +41,7 @@ class Hot(NamedTuple):
         of: all samples.
         doing: what most of them do.
         logs: share of them that write to a log, or to a file.
+        native: share of them that run without the GIL.
         cause: of the ledger in which most of them are.
     """
 
@@ -53,6 +54,7 @@ class Hot(NamedTuple):
     of: int
     doing: str
     logs: float
+    native: float
     cause: str
 
     @property
@@ -80,9 +82,11 @@ def functions(lines: pl.DataFrame, of: int) -> list[Hot]:
 def _hot(name: str, rows: pl.DataFrame, of: int) -> Hot:
     count = int(rows["samples"].sum())
     logs = int(rows.filter(pl.col("logs"))["samples"].sum()) / count
+    free = (pl.col("state") == "running") & ~pl.col("gil")
+    native = int(rows.filter(free)["samples"].sum()) / count
     line, doing, cause = (_most(rows, each) for each in ("line", "doing", "cause"))
     low, high = _interval(count, of)
-    return Hot(name, line, count / of, low, high, count, of, doing, logs, cause)
+    return Hot(name, line, count / of, low, high, count, of, doing, logs, native, cause)
 
 
 def _interval(count: int, of: int) -> tuple[float, float]:

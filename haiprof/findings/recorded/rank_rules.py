@@ -32,6 +32,10 @@ _IN_BLOCKS: Final = 2 / 3
 _ALIKE: Final = 0.8
 #: From here on communication is worth a finding: some of it cannot be hidden.
 _EXPOSED: Final = 0.20
+#: Share of the steps in the queue of a CPU from which on it explains why steps vary.
+_BUSY: Final = 0.10
+#: Some of a pipeline's steps is a bubble always: with two stages and eight microbatches 11 %.
+_BUBBLE: Final = 0.20
 #: Ranks exchange different amounts if one has this many times the mean.
 _UNEVEN: Final = 1.2
 #: Many operations of few bytes in a step.
@@ -219,7 +223,8 @@ def uneven_exchange(case: Case) -> Iterator[Finding]:
 def uneven_work(case: Case) -> Iterator[Finding]:
     """Say that ranks are late in turns, because their inputs differ in size."""
     job = _aligned(case)
-    if job is None:
+    # Where ranks wait for a CPU, steps vary for that reason, and stages wait for each other anyway.
+    if job is None or _by_messages(case.operations) or _queued(job) >= _BUSY:
         return
     waited = np.mean(job.waiting, 0).astype(np.int64)
     share = blocks.share(waited, job.duration, job.begins)
@@ -246,6 +251,42 @@ def uneven_work(case: Case) -> Iterator[Finding]:
         ),
         command="haiprof report",
     )
+
+
+def bubbles(case: Case) -> Iterator[Finding]:
+    """Say that the stages of a pipeline wait for each other in turns."""
+    job = _aligned(case)
+    if job is None or not _by_messages(case.operations):
+        return
+    waited = np.mean(job.waiting, 0).astype(np.int64)
+    share = blocks.share(waited, job.duration, job.begins)
+    if share.share < _BUBBLE or share.low < SURE:
+        return
+    whole = int(job.duration.sum())
+    yield Finding(
+        kind="pipeline_bubble",
+        problem="The stages of the pipeline wait for each other in turns, as its schedule has it",
+        advice="cut the batch into more microbatches, or take a schedule with a smaller bubble "
+        "(1F1B, interleaved)",
+        ranks=tuple(rank.process.rank for rank in job.ranks if rank.process.rank is not None),
+        lost_ns=int(waited.sum()),
+        low_ns=int(share.low * whole),
+        high_ns=int(share.high * whole),
+        share=share.share,
+        confidence=0.8,
+        phase="waiting",
+        evidence=(
+            Evidence("ledger", "waiting, mean of the ranks", int(waited.sum()), "ns", whole),
+        ),
+        refuted_by=(("one stage takes longer than the others", True),),
+        command="haiprof report",
+    )
+
+
+def _queued(job: _Aligned) -> float:
+    """Return the greatest share of the steps that a rank spends in the queue of a CPU."""
+    of = job.by_cause()[:, CODE["cpu_queue"]]
+    return float(of.max() / max(int(job.duration.sum()), 1))
 
 
 def _alike(one: Ledger, rows: Numbers) -> float:

@@ -31,6 +31,7 @@ OF_RANK: Final[tuple[OfRank, ...]] = (
     host_rules.other_threads,
     host_rules.away_from_training,
     host_rules.slow_steps,
+    host_rules.slower_since,
     host_rules.slow_start,
     host_rules.stopped,
     cpu_rules.queue,
@@ -40,6 +41,7 @@ OF_RANK: Final[tuple[OfRank, ...]] = (
 OF_RUN: Final[tuple[OfRun, ...]] = (
     rank_rules.late_ranks,
     rank_rules.uneven_exchange,
+    rank_rules.bubbles,
     rank_rules.uneven_work,
     rank_rules.communication,
 )
@@ -81,7 +83,9 @@ def _explained(found: list[Finding]) -> list[Finding]:
             one.line in lines or (gil and one.phase != "input") or (loads and one.phase == "input")
         ):
             continue
-        if (one.kind == "uneven_lengths" and late) or (one.kind == "straggler" and uneven):
+        if (one.kind in ("uneven_lengths", "pipeline_bubble") and late) or (
+            one.kind == "straggler" and uneven
+        ):
             continue
         if late and one.ranks and set(one.ranks) <= late and one.kind not in _OF_THEIR_OWN:
             # The straggler's own sentence has it.
@@ -122,5 +126,7 @@ _MAKES_LATE: Final = (
 )  # fmt: skip
 #: Kinds of findings about a rank that others wait for.
 _LATE: Final = ("straggler", "pipeline_stage", "uneven_exchange")
+#: Kinds of findings about ranks that are late in turns.
+_IN_TURNS: Final = ("uneven_lengths", "pipeline_bubble")
 #: What is worth a sentence on a late rank, too.
 _OF_THEIR_OWN: Final = (*_LATE, "memory_leak", "stopped")

@@ -241,6 +241,19 @@ def test_compiling_again_is_found_but_not_the_first_time() -> None:
     assert "size mismatch" in finding.problem
 
 
+def test_steps_that_are_slower_from_some_step_on() -> None:
+    later = {n: {"backward": 90.0} for n in range(60, STEPS)}
+    (finding,) = found(rank(life(seldom=later), torch_lines(100)))
+    assert (finding.kind, finding.since, finding.phase) == ("regression", 60, "backward")
+    assert abs((finding.lost_ns or 0) - 40 * 30 * MS) < MS
+    for healthy in (
+        {n: {"backward": 60.0 + n % 7 * 4} for n in range(STEPS)},
+        {n: {"backward": 75.0} for n in range(20)},
+        {n: {"backward": 62.0} for n in range(60, STEPS)},
+    ):
+        assert kinds(rank(life(seldom=healthy), torch_lines(100))) == []
+
+
 def test_a_slow_start_is_named_by_its_line() -> None:
     busy = [line("startup", 80), line("startup", 20, outer="importlib torch")]
     (finding,) = found(rank(life(startup=20_000), [*busy, *torch_lines(100)]))
@@ -321,6 +334,15 @@ def test_of_a_pipeline_the_stage_that_the_others_wait_for_is_named() -> None:
     messages = pl.DataFrame({"op": ["message"], "operations": [9], "bytes": [9], "waited": [5]})
     (finding,) = found(*pair({"forward": 20.0}), operations=messages)
     assert (finding.kind, finding.ranks) == ("pipeline_stage", (1,))
+
+
+def test_stages_that_wait_in_turns_have_a_bubble() -> None:
+    messages = pl.DataFrame({"op": ["message"], "operations": [9], "bytes": [9], "waited": [5]})
+    first, _ = pair({"forward": 40.0})
+    second, _ = pair({"forward": 40.0}, culprit=0)
+    turns = [first, dataclasses.replace(second, process=process(1))]
+    (finding,) = found(*turns, operations=messages)
+    assert (finding.kind, finding.ranks) == ("pipeline_bubble", (0, 1))
 
 
 def test_uneven_exchanges_explain_the_late_rank() -> None:
