@@ -283,7 +283,16 @@ def step_mark() -> None:
     """End the current step and begin the next; from now on only these calls do."""
 
 def current_step() -> int | None:
-    """The number of the step that the process is in."""
+    """The number of the step that the process is in: of inference or, once it trains, of those."""
+
+def begin_own_work() -> int:
+    """Begin what haiprof does on the thread that trains and is no part of the job's phases.
+
+    Returns a token for :func:`end_own_work`; 0 on other threads.
+    """
+
+def end_own_work(token: int) -> None:
+    """End it: the phase ``deep_trace``."""
 
 def trained_elsewhere() -> bool:
     """Whether another thread than this one trains."""

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 MAJOR: Final = 1
 MINOR: Final = 6
 
+#: The numbers of inference steps count from here, because those of a training count from 0.
+INFERENCE: Final = 1 << 31
+
 #: Arrow schema metadata keys.
 KEY_FORMAT: Final = "haiprof.format"
 KEY_TABLE: Final = "haiprof.table"
@@ -74,7 +77,11 @@ SPANS: Final = Table(
     _columns(
         ("start", "int64", "ns, UTC epoch"),
         ("duration", "int64", "ns"),
-        ("category", "text", "step, phase, op, runtime, python, module, user, dataloader, gc, …"),
+        (
+            "category",
+            "text",
+            "step, inference_step, phase, op, runtime, python, user, gc, …",
+        ),
         ("name", "text", "what ran"),
         ("thread", "uint32", "kernel thread id"),
         ("step", "uint32", "number of the step it belongs to", True),

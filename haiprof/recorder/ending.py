@@ -15,14 +15,14 @@ import signal
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from haiprof import _core
+from haiprof import _core, schema
 from haiprof.common.printable import printable
 from haiprof.recorder.memory_kills import Verdict
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_STEP: Final = _core.CATEGORIES.index("step")
+_STEPS: Final = tuple(_core.CATEGORIES.index(name) for name in ("step", "inference_step"))
 #: Kinds of events by which the job reports its end.
 _EXCEPTION: Final = "exception"
 _GOODBYE: Final = "goodbye"
@@ -87,7 +87,8 @@ class LastWords:
             return
         import pyarrow.compute as pc
 
-        steps = pc.equal(spans.column("category").indices, _STEP)
+        indices = spans.column("category").indices
+        steps = pc.or_(*(pc.equal(indices, number) for number in _STEPS))
         begun = pc.max(pc.filter(spans.column("start"), steps)).as_py()
         if begun is not None and begun > self.newest.time_ns:
             self.newest = None
@@ -107,9 +108,8 @@ def _raised(time: int, text: str | None, step: int | None, attributes: str | Non
     file, line = attributes_read.get("file"), attributes_read.get("line")
     where = f"{os.path.basename(file)}:{line}" if isinstance(file, str) and file else ""
     text = text or "an exception"
-    return Raised(
-        time, text, where, str(attributes_read.get("type") or text.partition(":")[0]), step
-    )
+    kind = str(attributes_read.get("type") or text.partition(":")[0])
+    return Raised(time, text, where, kind, None if step is None else step % schema.INFERENCE)
 
 
 def described(

@@ -26,6 +26,7 @@ PHASE_COLOURS = {
     "optimizer": "#3fa66a",
     "eval": "#8a94a6",
     "eval_dataloader": "#c2925c",
+    "deep_trace": "#a8545c",
     "other": "#b9c1cc",
     BETWEEN: "#b9c1cc",
 }

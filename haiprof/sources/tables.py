@@ -32,6 +32,7 @@ from haiprof.errors import HaiprofError
 from haiprof.runs import Process
 from haiprof.sources import table_cache
 from haiprof.sources.arrow_memory import from_system
+from haiprof.sources.inference import Inference
 from haiprof.sources.own import LATEST_NS
 from haiprof.sources.segment_schema import check_schema
 from haiprof.sources.whole import Columns
@@ -70,8 +71,26 @@ def read(
     """Read one table of a process as :func:`read_table` does, of its window if it has one.
 
     Anything that crosses an edge of the window is cut there. Events are included, too, that began
-    before it and still apply in it (:data:`haiprof.schema.LASTING`).
+    before it and still apply in it (:data:`haiprof.schema.LASTING`). Inference steps are shown as
+    :mod:`haiprof.sources.inference` says.
     """
+    inference = Inference(table, columns, keep)
+    found = _read_window(process, table, inference.columns, inference.keep)
+
+    def trained() -> bool:
+        steps = {"category": ("step",)}
+        return read_table(process.folder, schema.SPANS, ("category",), steps).frame.height > 0
+
+    found.frame = inference.shown(found.frame, trained)
+    return found
+
+
+def _read_window(
+    process: Process,
+    table: schema.Table,
+    columns: Sequence[str] | None,
+    keep: Mapping[str, Collection[str]] | None,
+) -> Read:
     if process.window is None:
         return read_table(process.folder, table, columns, keep)
     every = [column.name for column in table.columns]

@@ -97,7 +97,8 @@ Collector& collector = *new Collector;
 void wake() noexcept { collector.press(); }
 
 void step_recorded(const phase::Span& span) noexcept {
-  if (span.name == phase::Name::step) collector.hear(span);
+  const bool step = span.name == phase::Name::step || span.name == phase::Name::inference_step;
+  if (step) collector.hear(span);
 }
 
 void step_ended() noexcept { collector.stepped(); }

@@ -26,6 +26,12 @@ class Envelope {
     now_ = {now, now, now, step};
   }
 
+  // What was kept belongs to this step.
+  void renumber(std::uint32_t step) noexcept {
+    now_.step = step;
+    for (std::size_t i = 0; i < count_; ++i) kept_[i].step = step;
+  }
+
   void module_returned(std::uint64_t now) noexcept {
     if (state_ == State::running) now_.sure = now;
   }

@@ -127,6 +127,9 @@ void Machine::opened(Frame& frame) noexcept {
       frame.inside = Inside::updating;
       if (around != Inside::updating) open_update(frame);
       return;
+    case Kind::zero:
+    case Kind::own:
+      return open_aside(frame);
   }
 }
 
@@ -142,11 +145,10 @@ void Machine::closed(const Frame& frame, std::uint64_t now, End end) noexcept {
       close_fetch(frame, now, end);
       break;
     case Role::forward:
-      if (inference_) {
-        emit(Name::forward, frame.start, now);
-      } else {
-        envelope_.module_returned(now);
-      }
+      envelope_.module_returned(now);
+      return;
+    case Role::inference:
+      emit(Name::forward, frame.start, now);
       return;
     case Role::evaluation:
       // Before the first step a teacher's call looks like evaluation, too.
@@ -162,6 +164,14 @@ void Machine::closed(const Frame& frame, std::uint64_t now, End end) noexcept {
     case Role::update_in_backward:
       if (end != End::raised) stepped_in_backward_ = true;
       return;
+    case Role::zero:
+    case Role::own:
+      if (batch_ready_ != 0) {
+        if (aside_from_ <= batch_ready_) aside_from_ = frame.start;
+        aside_until_ = now;
+      }
+      emit(frame.role == Role::zero ? Name::optimizer : Name::deep_trace, frame.start, now);
+      break;
     case Role::backward:
       emit(Name::backward, frame.start, now);
       if (stepped_in_backward_) count_update(kAnyOptimizer);
@@ -191,33 +201,31 @@ void Machine::open_fetch(Frame& frame) noexcept {
               pending.what == Pending::What::evaluation ||
               (pending.what == Pending::What::batch && use(pending.key) != Use::unknown);
   }
-  if (settled) release(false);
+  if (settled && !inference_) release(false);
   batch_ready_ = 0;
   interrupt(frame.start, true);
 }
 
 void Machine::open_forward(Frame& frame) noexcept {
-  note_call_without_backward();
+  note_call_without_backward(frame.gradients);
+  batch_ready_ = 0;
   if (inference_) {
-    frame.role = Role::forward;
-    if (outermost() && !manual_ && (lead_ != Lead::loader || lead_ended_)) {
-      lead_ = Lead::module;
-      boundary(frame.start);
-    }
-    return;
-  }
-  if (!frame.gradients) {
+    infer(frame);
+  } else if (!frame.gradients) {
     if (!holds(Pending::What::batch)) release(false);
     frame.role = Role::evaluation;
     loaders_.called_without_gradients();
-    batch_ready_ = 0;
+  } else {
+    frame.role = Role::forward;
+    training_seen();
+  }
+  if (frame.role == Role::inference) return;
+  if (frame.role == Role::evaluation) {
     interrupt(frame.start, false);
     return;
   }
-  frame.role = Role::forward;
   frame.inside = outermost() ? Inside::normal : top()->inside;
-  training_seen();
-  if (outermost() && !manual_) {
+  if (outermost() && !manual_ && !inference_) {
     if (lead_ == Lead::module && lead_key_ == frame.key) {
       if (may_end()) settle_forward();
       leader_recurs(frame.start);
@@ -226,7 +234,6 @@ void Machine::open_forward(Frame& frame) noexcept {
     }
   }
   forward_in_step_ = true;
-  batch_ready_ = 0;
   if (envelope_.active()) {
     envelope_.module_called(frame.start, current_step(), forward_emitter());
     return;
@@ -253,7 +260,11 @@ void Machine::open_backward(Frame& frame) noexcept {
   if (envelope_.active()) {
     envelope_.close(frame.start, forward_emitter());
   } else {
-    if (outermost() && batch_ready_ != 0) emit(Name::forward, batch_ready_, frame.start);
+    if (outermost() && batch_ready_ != 0) {
+      const bool divided = aside_from_ > batch_ready_;
+      if (divided) emit(Name::forward, batch_ready_, aside_from_);
+      emit(Name::forward, divided ? aside_until_ : batch_ready_, frame.start);
+    }
     interrupt(frame.start, false);
   }
   batch_ready_ = 0;
@@ -277,6 +288,15 @@ void Machine::open_update(Frame& frame) noexcept {
   batch_ready_ = 0;
 }
 
+// What runs in the middle of a phase and is none of it.
+void Machine::open_aside(Frame& frame) noexcept {
+  const bool own = frame.kind == Kind::own;
+  // The optimizer's own, where nothing else of the step runs inside it.
+  if (!own && !envelope_.active() && update_around() != nullptr) return;
+  frame.role = own ? Role::own : Role::zero;
+  interrupt(frame.start, false);
+}
+
 void Machine::close_iterate(const Frame& frame, std::uint64_t now) noexcept {
   if (leads(frame.key)) {
     ahead_ = 0;
@@ -292,6 +312,12 @@ void Machine::close_iterate(const Frame& frame, std::uint64_t now) noexcept {
 
 void Machine::close_fetch(const Frame& frame, std::uint64_t now, End end) noexcept {
   if (end == End::done) return close_batch(frame, now);
+  // Whoever infers with gradients has come to the end of the data.
+  if (end == End::exhausted && infers_with_gradients_ && doubt_.calls > 0) decide_inference();
+  if (doubt_.from != 0) {
+    if (end == End::exhausted && leads(frame.key)) lead_ended_ = true;
+    return hold(Pending::What::iterate, frame.key, frame.start, now);
+  }
   release(false);
   if (end == End::exhausted && leads(frame.key)) {
     lead_ended_ = true;
@@ -304,6 +330,7 @@ void Machine::close_fetch(const Frame& frame, std::uint64_t now, End end) noexce
 }
 
 void Machine::close_batch(const Frame& frame, std::uint64_t now) noexcept {
+  if (inference_) return infer_batch(frame, now);
   if (feeds_evaluation(frame)) {
     release(true);
     emit(Name::eval_dataloader, frame.start, now);
@@ -322,14 +349,14 @@ void Machine::close_batch(const Frame& frame, std::uint64_t now) noexcept {
     if (leads(frame.key)) {
       lead_ended_ = false;
       leader_recurs(from);
-    } else if (loader_may_lead() && (inference_ || purpose == Use::training)) {
+    } else if (loader_may_lead() && purpose == Use::training) {
       lead(Lead::loader, frame.key, from);
     }
   }
   if (leads(frame.key)) ++ahead_;
   loaders_.batch(frame.key);
   batch_ready_ = in_loop() ? now : 0;
-  if (purpose == Use::unknown && !inference_) {
+  if (purpose == Use::unknown) {
     hold(Pending::What::batch, frame.key, frame.start, now);
     return;
   }
@@ -360,7 +387,7 @@ void Machine::resume(std::uint64_t now) noexcept {
     envelope_.resume(now, current_step());
   } else if (Frame* update = update_around()) {
     update->piece = now;
-  } else if (!outermost() && top()->role == Role::forward && !inference_) {
+  } else if (!outermost() && top()->role == Role::forward) {
     // A gradient was taken inside a module (forces, penalties): the module goes on.
     envelope_.begin(now, current_step());
   }

@@ -65,13 +65,15 @@ class Machine {
     epoch_ = epoch + 1;
   }
 
-  std::uint32_t current_step() const noexcept { return step_open_ ? number_ : ring::kNone; }
-  // False while a loader leads: then no key of a module is looked at.
-  bool wants_modules() const noexcept { return lead_ != Lead::loader; }
+  // With ring::kInference in an inference step.
+  std::uint32_t current_step() const noexcept;
+  // False while a loader leads the training: then no key of a module is looked at.
+  bool wants_modules() const noexcept { return lead_ != Lead::loader || inference_; }
   bool in_backward() const noexcept { return backward_depth_ != 0; }
   // Whether the backward pass that runs now was running at that time already.
   bool in_backward_since(std::uint64_t then) const noexcept;
-  std::uint64_t completed() const noexcept { return completed_; }
+  // Steps of either kind that have ended.
+  std::uint64_t completed() const noexcept { return completed_ + inferred_; }
 
  private:
   // The effect of a frame when it closes.
@@ -80,11 +82,14 @@ class Machine {
     iterate,
     fetch,
     forward,
+    inference,
     evaluation,
     recompute,
     backward,
     update,
     update_in_backward,
+    zero,
+    own,
   };
   // How tokens inside a frame are taken.
   enum class Inside : std::uint8_t { normal, updating, backward, nothing };
@@ -111,6 +116,16 @@ class Machine {
     std::uint64_t end;
   };
 
+  // Calls in inference mode which may turn out to be the first of the training: a backward pass
+  // makes them a part of step 0, the next call an inference step.
+  struct Doubt {
+    std::uint64_t from = 0;         // where that step would begin; 0: there is no doubt
+    std::uint64_t key = 0;          // the first module called with gradients
+    std::size_t pending = 0;        // how many of pending_ belong to it
+    std::uint32_t calls = 0;        // outermost ones, since the first with gradients
+    bool begins_inference = false;  // else what was inferred goes on
+  };
+
   std::size_t innermost(bool optimizer) const noexcept;
   void opened(Frame& frame) noexcept;
   void closed(const Frame& frame, std::uint64_t now, End end) noexcept;
@@ -120,6 +135,7 @@ class Machine {
   void open_forward(Frame& frame) noexcept;
   void open_backward(Frame& frame) noexcept;
   void open_update(Frame& frame) noexcept;
+  void open_aside(Frame& frame) noexcept;
   void close_iterate(const Frame& frame, std::uint64_t now) noexcept;
   void close_fetch(const Frame& frame, std::uint64_t now, End end) noexcept;
   void close_batch(const Frame& frame, std::uint64_t now) noexcept;
@@ -140,7 +156,13 @@ class Machine {
   void boundary(std::uint64_t at) noexcept;
   void open_step(std::uint64_t at) noexcept;
   void close_out() noexcept;
-  void note_call_without_backward() noexcept;
+  void end_step(std::uint64_t at) noexcept;
+
+  // Inference.
+  void note_call_without_backward(bool gradients) noexcept;
+  void infer(Frame& frame) noexcept;
+  void infer_batch(const Frame& frame, std::uint64_t now) noexcept;
+  void decide_inference() noexcept;
   void leave_inference() noexcept;
 
   // Spans.
@@ -153,7 +175,8 @@ class Machine {
   }
   void hold(Pending::What what, std::uint64_t key, std::uint64_t start, std::uint64_t end) noexcept;
   bool holds(Pending::What what) const noexcept;
-  void release(bool evaluation) noexcept;
+  void release(bool evaluation) noexcept { release(pending_count_, evaluation); }
+  void release(std::size_t first, bool evaluation) noexcept;
 
   Use use(std::uint64_t key) const noexcept;
   bool feeds_evaluation(const Frame& frame) const noexcept;
@@ -187,8 +210,10 @@ class Machine {
   std::array<Pending, 8> pending_{};
   std::size_t pending_count_ = 0;
   std::uint64_t batch_ready_ = 0;  // end of the newest training fetch, until something used it
-  std::uint64_t latest_end_ = 0;   // the latest end of a phase that was emitted or held
-  std::uint64_t last_ = 0;         // the newest closing token
+  std::uint64_t aside_from_ = 0;   // since then: what ran in between and is no forward
+  std::uint64_t aside_until_ = 0;
+  std::uint64_t latest_end_ = 0;  // the latest end of a phase that was emitted or held
+  std::uint64_t last_ = 0;        // the newest closing token
 
   Lead lead_ = Lead::none;
   std::uint64_t lead_key_ = 0;
@@ -205,17 +230,22 @@ class Machine {
   bool update_seen_ = false;
   bool updates_invisible_ = false;
   std::uint32_t calls_without_backward_ = 0;
+  bool infers_with_gradients_ = false;  // so far as it is known
+  Doubt doubt_;
   std::uint32_t cycles_without_update_ = 0;
 
   bool step_open_ = false;
-  std::uint32_t number_ = 0;
+  bool step_infers_ = false;
+  std::uint32_t number_ = 0;  // of the step that trains, or of the next one
+  std::uint32_t inference_number_ = 0;
   std::uint64_t step_start_ = 0;
   std::uint32_t updates_ = 0;
   std::uint32_t lead_updates_ = 0;
   std::uint32_t backwards_ = 0;
   bool forward_in_step_ = false;
   bool stepped_in_backward_ = false;
-  std::uint64_t completed_ = 0;
+  std::uint64_t completed_ = 0;  // steps that trained
+  std::uint64_t inferred_ = 0;
 };
 
 }  // namespace haiprof::phase

@@ -70,7 +70,9 @@ void push(void*, const Span& span) noexcept {
     if (heard->span != nullptr) heard->span(span);
   }
   if (!ring::is_open()) return;
-  const auto category = span.name == Name::step ? ring::Category::step : ring::Category::phase;
+  const auto category = span.name == Name::step             ? ring::Category::step
+                        : span.name == Name::inference_step ? ring::Category::inference_step
+                                                            : ring::Category::phase;
   const ring::Ids ids;
   ring::push_span(span.start, span.end, names.id(span.name, ids), category, span.step, ring::kNone,
                   0, ids);
@@ -150,6 +152,9 @@ Claim claim_of(Kind kind, bool gradients) noexcept {
     case Kind::optimizer:
     case Kind::scaler:
       return Claim::training;
+    case Kind::zero:
+    case Kind::own:
+      return Claim::none;
   }
   return Claim::none;
 }
@@ -169,6 +174,7 @@ Token open(Kind kind, std::uint64_t key, bool gradients, std::uint32_t calls) no
     return 0;
   }
   const bool was_owner = is_owner();
+  if (!was_owner && claim_of(kind, gradients) == Claim::none) return 0;
   if (was_owner && !prepared) tell_boundary(kind, now);
   Token token = 0;
   const bool owns = change([&] {

@@ -16,6 +16,8 @@ enum class Kind : std::uint8_t {
   backward,   // the autograd engine
   optimizer,  // Optimizer.step
   scaler,     // GradScaler.step
+  zero,       // Optimizer.zero_grad
+  own,        // haiprof's own work in the job: a deep trace begins or ends
 };
 
 // How a call ended.
@@ -23,6 +25,7 @@ enum class End : std::uint8_t { done, exhausted, raised };
 
 enum class Name : std::uint8_t {
   step,
+  inference_step,
   dataloader,
   eval_dataloader,
   forward,
@@ -30,19 +33,20 @@ enum class Name : std::uint8_t {
   optimizer,
   eval,
   recompute,
+  deep_trace,
   count,
 };
 
-inline constexpr const char* kNames[] = {"step",    "dataloader", "eval_dataloader",
-                                         "forward", "backward",   "optimizer",
-                                         "eval",    "recompute"};
+inline constexpr const char* kNames[] = {
+    "step",     "inference_step", "dataloader", "eval_dataloader", "forward",
+    "backward", "optimizer",      "eval",       "recompute",       "deep_trace"};
 static_assert(sizeof(kNames) / sizeof(kNames[0]) == static_cast<std::size_t>(Name::count));
 
 struct Span {
   std::uint64_t start;
   std::uint64_t end;
   Name name;
-  std::uint32_t step;  // ring::kNone outside any step
+  std::uint32_t step;  // with ring::kInference in an inference step; ring::kNone outside any step
 };
 
 // Receives spans. A plain function, because the hot path may neither allocate nor throw.

@@ -8,30 +8,11 @@ namespace {
 // loader gets more, because an inner loop may well step often on one batch.
 constexpr std::uint32_t kLoaderPatience = 64;
 constexpr std::uint32_t kPatience = 16;
-// This many outermost module calls without any backward pass are inference.
-constexpr std::uint32_t kInferenceCalls = 50;
 // This many rounds with a backward pass and never an update: the optimizer is not torch's, and a
 // backward pass must do.
 constexpr std::uint32_t kCyclesWithoutUpdate = 64;
 
 }  // namespace
-
-void Machine::note_call_without_backward() noexcept {
-  if (trained_ || inference_ || !outermost()) return;
-  if (++calls_without_backward_ < kInferenceCalls) return;
-  settle_forward();
-  release(true);
-  inference_ = true;
-  lead_ = Lead::none;
-  if (!manual_) step_open_ = false;
-}
-
-void Machine::leave_inference() noexcept {
-  trained_ = true;
-  if (!inference_) return;
-  inference_ = false;
-  if (lead_ != Lead::loader) lead_ = Lead::none;
-}
 
 // A module call with gradients or a backward pass: the batches in hand are training batches.
 void Machine::training_seen() noexcept {
@@ -82,7 +63,6 @@ void Machine::count_update(std::uint64_t optimizer) noexcept {
 
 bool Machine::may_end() const noexcept {
   if (manual_ || !step_open_) return false;
-  if (inference_) return true;
   if (updates_invisible_) return backwards_ > 0;
   // Without a loader, two networks in turn are distinguished by whose optimizer stepped.
   return lead_ == Lead::loader || lead_ == Lead::none ? updates_ > 0 : lead_updates_ > 0;
@@ -121,22 +101,34 @@ void Machine::leader_recurs(std::uint64_t at) noexcept {
 }
 
 void Machine::boundary(std::uint64_t at) noexcept {
-  if (step_open_) {
+  if (step_open_) end_step(at);
+  open_step(at);
+}
+
+void Machine::end_step(std::uint64_t at) noexcept {
+  step_open_ = false;
+  if (step_infers_) {
+    emit(Name::inference_step, step_start_, at, ring::kInference | inference_number_);
+    ++inference_number_;
+    ++inferred_;
+  } else {
     emit(Name::step, step_start_, at, number_);
     ++number_;
     ++completed_;
   }
-  open_step(at);
 }
 
 void Machine::open_step(std::uint64_t at) noexcept {
   step_open_ = true;
+  step_infers_ = inference_ && !manual_;
   step_start_ = at;
   updates_ = lead_updates_ = backwards_ = cycles_without_update_ = 0;
   forward_in_step_ = false;
 }
 
 void Machine::mark(std::uint64_t now) noexcept {
+  decide_inference();
+  doubt_ = {};
   if (!manual_) {
     manual_ = true;
     lead_ = Lead::none;
@@ -155,16 +147,14 @@ void Machine::mark(std::uint64_t now) noexcept {
 }
 
 void Machine::close_out() noexcept {
+  decide_inference();
+  doubt_ = {};
   settle_forward();
   release(false);
   const bool whole =
       manual_ ? last_ > step_start_ && (backwards_ > 0 || updates_ > 0 || forward_in_step_)
-              : inference_ || updates_ > 0 || (updates_invisible_ && backwards_ > 0);
-  if (step_open_ && whole) {
-    emit(Name::step, step_start_, last_, number_);
-    ++number_;
-    ++completed_;
-  }
+              : step_infers_ || updates_ > 0 || (updates_invisible_ && backwards_ > 0);
+  if (step_open_ && whole) end_step(last_);
   step_open_ = false;
   updates_ = lead_updates_ = backwards_ = 0;
   depth_ = 0;
@@ -177,7 +167,7 @@ void Machine::close_out() noexcept {
 
 void Machine::finish() noexcept {
   close_out();
-  number_ = 0;
+  number_ = inference_number_ = 0;
   manual_ = false;
   // The loop may have been broken off and another be recorded next. A loader that comes back leads
   // at once, because it is known to feed training.
@@ -197,11 +187,12 @@ void Machine::emit(Name name, std::uint64_t start, std::uint64_t end, std::uint3
   // also where an exception has hidden the end of a call inside.
   if (name == Name::optimizer && start < latest_end_) start = latest_end_;
   if (end <= start) return;
-  if (name != Name::step && end > latest_end_) latest_end_ = end;
+  const bool step_itself = name == Name::step || name == Name::inference_step;
+  if (!step_itself && end > latest_end_) latest_end_ = end;
   // A module's first call may be a trial run before the loop; a backward pass makes a step of it.
   const bool trial = lead_ == Lead::module && completed_ == 0 && backwards_ == 0 && !inference_;
   const bool before = step == number_ && end <= step_start_;
-  if (name != Name::step && (trial || before) && !manual_) step = ring::kNone;
+  if (!step_itself && (trial || before) && !manual_) step = ring::kNone;
   sink_.take(sink_.context, Span{start, end, name, step});
 }
 
@@ -212,6 +203,7 @@ void Machine::hold(Pending::What what, std::uint64_t key, std::uint64_t start,
          pending_[0].start, pending_[0].end);
     for (std::size_t i = 1; i < pending_count_; ++i) pending_[i - 1] = pending_[i];
     --pending_count_;
+    if (doubt_.pending > 0) --doubt_.pending;
   }
   if (end > latest_end_) latest_end_ = end;
   pending_[pending_count_++] = Pending{what, key, start, end};
@@ -225,8 +217,8 @@ bool Machine::holds(Pending::What what) const noexcept {
 }
 
 // evaluation: loaders that are not known yet turned out to feed evaluation.
-void Machine::release(bool evaluation) noexcept {
-  for (std::size_t i = 0; i < pending_count_; ++i) {
+void Machine::release(std::size_t first, bool evaluation) noexcept {
+  for (std::size_t i = 0; i < first; ++i) {
     const Pending& pending = pending_[i];
     const Use purpose = use(pending.key);
     const bool eval_fetch =
@@ -236,7 +228,8 @@ void Machine::release(bool evaluation) noexcept {
                                                                 : Name::dataloader;
     emit(name, pending.start, pending.end);
   }
-  pending_count_ = 0;
+  for (std::size_t i = first; i < pending_count_; ++i) pending_[i - first] = pending_[i];
+  pending_count_ -= first;
 }
 
 }  // namespace haiprof::phase

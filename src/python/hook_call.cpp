@@ -33,7 +33,8 @@ struct KindName {
 constexpr KindName kKinds[] = {{"iterate", phase::Kind::iterate},
                                {"fetch", phase::Kind::fetch},
                                {"backward", phase::Kind::backward},
-                               {"scaler", phase::Kind::scaler}};
+                               {"scaler", phase::Kind::scaler},
+                               {"zero", phase::Kind::zero}};
 
 std::uint64_t key_at_open(phase::Kind kind, PyObject* const* args, Py_ssize_t count) noexcept {
   switch (kind) {
@@ -92,7 +93,7 @@ PyObject* create(PyTypeObject* type, PyObject* args, PyObject* keywords) {
   if (kind_name == nullptr || PyCallable_Check(original) == 0) {
     PyErr_SetString(PyExc_ValueError,
                     "WrappedCall(original, kind): original must be callable and kind one of "
-                    "iterate, fetch, backward, scaler");
+                    "iterate, fetch, backward, scaler, zero");
     return nullptr;
   }
   PyObject* object = type->tp_alloc(type, 0);

@@ -54,9 +54,13 @@ void register_hooks(py::module_& module) {
   module.def("current_step", []() -> std::optional<std::uint32_t> {
     const std::uint32_t step = phase::current_step();
     if (step == ring::kNone) return std::nullopt;
-    return step;
+    return step & ~ring::kInference;
   });
   module.def("trained_elsewhere", &phase::trained_elsewhere);
+  module.def("begin_own_work",
+             []() -> phase::Token { return ready() ? phase::open(phase::Kind::own, 0, true) : 0; });
+  module.def("end_own_work",
+             [](phase::Token token) { phase::close(phase::Kind::own, token, phase::End::done); });
   module.def("phases_finish", [] {
     phase::finish();
     report_pauses();

@@ -80,12 +80,15 @@ namespace haiprof::ring {
 
 inline constexpr std::uint64_t kMagic = 0x31474E4952494148ULL;  // "HAIRING1" in little-endian order
 inline constexpr std::uint16_t kLayoutMajor = 1;
-inline constexpr std::uint16_t kLayoutMinor = 8;
+inline constexpr std::uint16_t kLayoutMinor = 9;
 
 inline constexpr std::size_t kChunkBytes = 64 * 1024;
 inline constexpr std::size_t kClockSlots = 64;
 inline constexpr std::size_t kLaneCapacity = 128;
 inline constexpr std::uint32_t kNone = 0xFFFFFFFFU;  // "no step", "no rank", "no text"
+// Set in the number of an inference step, since layout 1.9: they are counted apart from 0, because
+// whether the process will train, and have a step 0 of that kind, is not known while it infers.
+inline constexpr std::uint32_t kInference = 0x80000000U;
 // A text in the record itself: this, and its offset in the payload. No table has that many entries.
 inline constexpr std::uint32_t kInline = 0x80000000U;
 
@@ -251,14 +254,15 @@ enum class Category : std::uint16_t {
   gc = 9,
   checkpoint = 10,
   job = 11,
-  pipeline = 12,  // since layout 1.4
-  graph = 13,     // the replay of a CUDA graph; since layout 1.5
+  pipeline = 12,        // since layout 1.4
+  graph = 13,           // the replay of a CUDA graph; since layout 1.5
+  inference_step = 14,  // since layout 1.9
 };
 // By number; 0 stands for one of a newer layout.
 inline constexpr const char* kCategoryNames[] = {
-    "other", "step",       "phase", "op",         "runtime", "python",   "module",
-    "user",  "dataloader", "gc",    "checkpoint", "job",     "pipeline", "graph"};
-static_assert(std::size(kCategoryNames) == static_cast<std::size_t>(Category::graph) + 1);
+    "other",      "step", "phase",      "op",  "runtime",  "python", "module",        "user",
+    "dataloader", "gc",   "checkpoint", "job", "pipeline", "graph",  "inference_step"};
+static_assert(std::size(kCategoryNames) == static_cast<std::size_t>(Category::inference_step) + 1);
 
 // The record's own ticks are the span's end. A span that was held back until it could be named is
 // pushed late, so a lane is ordered by end time only nearly.

@@ -143,9 +143,9 @@ void calls_deeper_than_the_stack_stay_balanced() {
 
 // Any order of tokens at all: nothing crashes, phases never overlap, steps follow each other.
 void random_tokens_make_no_nonsense() {
-  const char* const words[] = {"D(", "D)", "D$",  "D!",  "I(",  "I)",  "F(", "F)", "f(",
-                               "f)", "C(", "C)",  "c(",  "c)",  "B(",  "B)", "O(", "O)",
-                               "S(", "S)", "Fz(", "Da(", "Oz(", "Oz)", "|",  "&"};
+  const char* const words[] = {"D(", "D)", "D$", "D!", "I(",  "I)",  "F(",  "F)",  "f(", "f)",
+                               "C(", "C)", "c(", "c)", "B(",  "B)",  "O(",  "O)",  "S(", "S)",
+                               "Z(", "Z)", "H(", "H)", "Fz(", "Da(", "Oz(", "Oz)", "|",  "&"};
   for (unsigned seed = 0; seed < 300; ++seed) {
     std::mt19937 random(seed);
     Script s;
@@ -154,7 +154,7 @@ void random_tokens_make_no_nonsense() {
       const std::string word = words[random() % std::size(words)];
       const bool user = word == "|";
       if (user && random() % 50 != 0) continue;
-      const bool tokened = std::string("DIBS").find(word[0]) != std::string::npos;
+      const bool tokened = std::string("DIBSZH").find(word[0]) != std::string::npos;
       if (tokened && word.back() == '(') ++open;
       if (tokened && word.back() != '(' && open-- <= 0) {
         open = 0;

@@ -312,21 +312,135 @@ void a_seen_optimizer_ends_the_guessing() {
 void inference_over_a_loader_is_a_step_a_batch() {
   Script s;
   s.run("i( i)").run(100, "d( d) f( f) .");
-  CHECK(s.count() >= 48U);
+  CHECK_EQUAL(s.count(), 0U);
+  CHECK(s.inferences() >= 48U);
   CHECK_EQUAL(s.steps(-2, -2).substr(s.steps(-2, -2).find(')') + 1), " dataloader=1 forward=1\n");
 }
 
 void inference_without_a_loader_is_a_step_a_call() {
   Script s;
   s.run(100, "f( f) .");
-  CHECK_EQUAL(s.count(), 51U);
+  CHECK_EQUAL(s.inferences(), 51U);
+  CHECK_EQUAL(s.count(), 0U);
 }
 
-void training_after_inference_is_training() {
+void inference_with_gradients_is_a_step_a_batch() {
   Script s;
-  s.run(60, "f( f)").run("I( I)").run(3, kIteration);
-  CHECK_EQUAL(s.steps(-1, -1).substr(s.steps(-1, -1).find(')') + 1),
-              " backward=1 dataloader=1 forward=3 optimizer=1\n");
+  s.run("I( I)").run(100, "D( D) F( F) .");
+  CHECK_EQUAL(s.count(), 0U);
+  CHECK_EQUAL(s.inferences(), 51U);
+  CHECK_EQUAL(s.steps(-2, -2).substr(s.steps(-2, -2).find(')') + 1), " dataloader=1 forward=1\n");
+  CHECK(s.disjoint());
+}
+
+void inference_with_gradients_without_a_loader_is_a_step_a_call() {
+  Script s;
+  s.run(100, "F( F) .");
+  CHECK_EQUAL(s.count(), 0U);
+  CHECK_EQUAL(s.inferences(), 51U);
+}
+
+// What was evaluated before, however, a training has its steps, from 0, and they are whole.
+void training_after_inference_counts_from_zero() {
+  const char* const evaluations[] = {"f( f)",
+                                     "F( F)",
+                                     "D( D) f( f)",
+                                     "d( d) f( f)",
+                                     "D( D) F( F)",
+                                     "D( D) D( D) f( f)",
+                                     "Dv( Dv) f( f) f( f)"};
+  for (const char* evaluation : evaluations) {
+    for (const int times : {50, 60, 200}) {
+      for (const char* end : {"", "D( D$", "Iv( Iv"}) {
+        Script s;
+        s.run(times, evaluation).run(end).run("I( I)").run(3, kIteration);
+        CHECK_EQUAL(s.count(), 3U);
+        CHECK(s.in_order());
+        CHECK(s.disjoint());
+        const std::string first = s.steps(0, 0);
+        CHECK(s.inferences() >= 1U);
+        for (int step = 1; step < 3; ++step) {
+          const std::string line = s.steps(step, step);
+          CHECK_EQUAL(line.substr(line.find(')') + 1),
+                      " backward=1 dataloader=1 forward=3 optimizer=1\n");
+        }
+      }
+    }
+  }
+}
+
+void the_first_step_after_inference_is_whole() {
+  for (const char* evaluation : {"f( f)", "D( D) f( f)", "F( F)"}) {
+    Script s;
+    s.run(60, evaluation).run("D( D$ I( I)").run(2, kIteration);
+    const std::string line = s.steps(0, 0);
+    CHECK_EQUAL(line.substr(line.find(')') + 1, line.find('\n') - line.find(')')),
+                " backward=1 dataloader=2 forward=3 optimizer=1\n");
+  }
+}
+
+void training_without_a_loader_after_inference_counts_from_zero() {
+  for (const char* evaluation : {"f( f)", "F( F)"}) {
+    Script s;
+    s.run(60, evaluation).run(3, "F( F) . B( B) O( O)");
+    CHECK_EQUAL(s.count(), 3U);
+    CHECK_EQUAL(s.steps(1, 1).substr(s.steps(1, 1).find(')') + 1),
+                " backward=1 forward=3 optimizer=1\n");
+    CHECK(s.disjoint());
+  }
+}
+
+void a_rollout_before_each_training_step_is_inference_only_the_first_time() {
+  Script s;
+  s.run(60, "f( f)").run("F( F) B( B) O( O)").run(2, "f( f) f( f) F( F) B( B) O( O)");
+  CHECK_EQUAL(s.count(), 3U);
+  CHECK_EQUAL(s.inferences(), 11U);
+  CHECK_EQUAL(s.steps(1, 1).substr(s.steps(1, 1).find(')') + 1),
+              " backward=1 eval=2 forward=2 optimizer=1\n");
+}
+
+void a_target_network_in_the_first_step_is_evaluation() {
+  Script s;
+  s.run(60, "f( f)").run(2, "F( F) f( f) B( B) O( O)");
+  CHECK_EQUAL(s.count(), 2U);
+  CHECK_EQUAL(s.inferences(), 11U);
+  CHECK(s.steps(0, 0).find("backward=1 eval=1 forward=3 optimizer=1") != std::string::npos);
+}
+
+void several_modules_in_the_first_step_are_its_forward() {
+  Script s;
+  s.run(60, "f( f)").run(3, "Fa( Fa) Fb( Fb) Fc( Fc) B( B) O( O)");
+  CHECK_EQUAL(s.count(), 3U);
+  CHECK_EQUAL(s.inferences(), 11U);
+}
+
+void a_batch_fetched_ahead_after_inference_is_the_first_steps() {
+  Script s;
+  s.run(60, "D( D) f( f)").run("D( D$ I( I) D( D)").run(3, "F( F) D( D) B( B) O( O)");
+  CHECK_EQUAL(s.count(), 3U);
+  CHECK(s.in_order());
+  CHECK(s.disjoint());
+}
+
+void the_number_says_which_kind_of_step_it_is_while_it_lasts() {
+  constexpr std::uint32_t inference = haiprof::ring::kInference;
+  Script s;
+  s.run(51, "D( D) f( f)");
+  CHECK_EQUAL(s.machine().current_step(), inference | 1U);
+  s.run("D( D)");
+  CHECK_EQUAL(s.machine().current_step(), inference | 2U);
+  s.run("F(");
+  CHECK_EQUAL(s.machine().current_step(), 0U);
+  s.run("F) B( B)");
+  CHECK_EQUAL(s.machine().current_step(), 0U);
+}
+
+void the_users_boundary_after_inference_counts_from_zero() {
+  Script s;
+  s.run(60, "f( f)").run("|").run(3, "f( f) |");
+  CHECK_EQUAL(s.count(), 3U);
+  CHECK_EQUAL(s.inferences(), 11U);
+  CHECK(s.in_order());
 }
 
 void the_users_boundary_wins() {
@@ -340,6 +454,57 @@ void the_users_boundary_alone_makes_steps() {
   Script s;
   s.run(4, ". . |");
   CHECK_EQUAL(s.steps(), "0 [2,5)\n1 [5,8)\n2 [8,11)\n");
+}
+
+void gradients_zeroed_before_backward_are_the_optimizers() {
+  Script s;
+  s.run(3, "D( D) F( F) . Z( . Z) . B( B) O( O)");
+  CHECK_EQUAL(s.steps(1, 1), "1 [13,26) backward=1 dataloader=1 forward=5 optimizer=3\n");
+  CHECK(s.disjoint());
+}
+
+void gradients_zeroed_elsewhere_are_the_optimizers_and_no_update() {
+  Script s;
+  s.run(3, "D( D) Z( Z) F( F) B( B) D( D) F( F) B( B) O( O) Z( Z) .");
+  CHECK_EQUAL(s.count(), 3U);
+  CHECK_EQUAL(s.steps(1, 1), "1 [19,38) backward=2 dataloader=2 forward=4 optimizer=3\n");
+}
+
+void gradients_zeroed_in_a_closure_are_the_optimizers() {
+  Script s;
+  s.run(3, "D( D) O( Z( Z) F( F) Z( Z) B( B) O)");
+  CHECK_EQUAL(s.steps(1, 1), "1 [12,24) backward=1 dataloader=1 forward=3 optimizer=5\n");
+  CHECK(s.disjoint());
+}
+
+void gradients_zeroed_inside_backward_are_backward() {
+  Script s;
+  s.run(3, "D( D) F( F) B( O( O) Z( Z) B)");
+  CHECK_EQUAL(s.steps(1, 1), "1 [10,20) backward=5 dataloader=1 forward=2\n");
+}
+
+void gradients_zeroed_without_modules_divide_forward() {
+  Script s;
+  s.run("I( I)").run(3, "D( D) . Z( Z) . B( B) O( O)");
+  CHECK_EQUAL(s.steps(1, 1), "1 [12,22) backward=1 dataloader=1 forward=4 optimizer=2\n");
+  CHECK(s.disjoint());
+}
+
+void a_deep_trace_that_ends_inside_the_optimizer_is_not_the_optimizers() {
+  Script s;
+  s.run(2, "D( D) F( F) B( B) O( . H( . . H) . O)");
+  CHECK_EQUAL(s.steps(0, 0),
+              "0 [0,14) backward=1 dataloader=1 deep_trace=3 forward=2 optimizer=4\n");
+  CHECK_EQUAL(s.count(), 2U);
+  CHECK(s.disjoint());
+}
+
+void a_deep_trace_that_ends_inside_forward_is_not_forward() {
+  Script s;
+  s.run(2, "D( D) F( . H( . H) . F) B( B) O( O)");
+  CHECK_EQUAL(s.steps(0, 0),
+              "0 [0,13) backward=1 dataloader=1 deep_trace=2 forward=5 optimizer=1\n");
+  CHECK(s.disjoint());
 }
 
 void a_data_set_that_calls_modules_is_loading() {
@@ -393,9 +558,26 @@ int main() {
   a_seen_optimizer_ends_the_guessing();
   inference_over_a_loader_is_a_step_a_batch();
   inference_without_a_loader_is_a_step_a_call();
-  training_after_inference_is_training();
+  inference_with_gradients_is_a_step_a_batch();
+  inference_with_gradients_without_a_loader_is_a_step_a_call();
+  training_after_inference_counts_from_zero();
+  the_first_step_after_inference_is_whole();
+  training_without_a_loader_after_inference_counts_from_zero();
+  a_rollout_before_each_training_step_is_inference_only_the_first_time();
+  a_target_network_in_the_first_step_is_evaluation();
+  several_modules_in_the_first_step_are_its_forward();
+  a_batch_fetched_ahead_after_inference_is_the_first_steps();
+  the_number_says_which_kind_of_step_it_is_while_it_lasts();
+  the_users_boundary_after_inference_counts_from_zero();
   the_users_boundary_wins();
   the_users_boundary_alone_makes_steps();
+  gradients_zeroed_before_backward_are_the_optimizers();
+  gradients_zeroed_elsewhere_are_the_optimizers_and_no_update();
+  gradients_zeroed_in_a_closure_are_the_optimizers();
+  gradients_zeroed_inside_backward_are_backward();
+  gradients_zeroed_without_modules_divide_forward();
+  a_deep_trace_that_ends_inside_the_optimizer_is_not_the_optimizers();
+  a_deep_trace_that_ends_inside_forward_is_not_forward();
   a_data_set_that_calls_modules_is_loading();
   return haiprof::test::result();
 }

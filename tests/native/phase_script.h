@@ -4,7 +4,8 @@
 //
 //   I D     DataLoader.__iter__, next()        F C     call of a module, of a compiled function
 //   i d     the same without gradients         f c     the same without gradients
-//   B O S   backward, Optimizer.step, GradScaler.step
+//   B O S   backward, Optimizer.step, GradScaler.step      Z  Optimizer.zero_grad
+//   H       haiprof's own work
 //
 //   followed by a key (one letter, optional; of a loader "a1" is loader a of data set 1) and by
 //   (  the call opens    )  it returns    $  it ends in StopIteration    !  it raises
@@ -39,14 +40,15 @@ class Script {
     return *this;
   }
 
-  // One line a step: "0 [0,9) backward=1 dataloader=1 …"; spans outside any step come last, as "-".
+  // One line a step: "0 [0,9) backward=1 dataloader=1 …". Inference steps follow as "i0", …; spans
+  // outside any step come last, as "-".
   // first, last: the steps to return, counted from 0; negative from the end.
   std::string steps(int first = 0, int last = -1) {
     machine_.finish();
     std::map<std::uint32_t, std::map<std::string, std::uint64_t>> sums;
     std::map<std::uint32_t, std::string> bounds;
     for (const phase::Span& span : spans_) {
-      if (span.name == phase::Name::step) {
+      if (is_step(span)) {
         std::ostringstream text;
         text << "[" << span.start - kOrigin << "," << span.end - kOrigin << ")";
         bounds[span.step] = text.str();
@@ -60,7 +62,11 @@ class Script {
     std::string outside;
     for (const auto& [step, names] : sums) {
       std::ostringstream line;
-      line << (step == ring::kNone ? "-" : std::to_string(step));
+      if (step == ring::kNone) {
+        line << "-";
+      } else {
+        line << (step & ring::kInference ? "i" : "") << (step & ~ring::kInference);
+      }
       if (bounds.contains(step)) line << " " << bounds[step];
       for (const auto& [name, sum] : names) line << " " << name << "=" << sum;
       if (step == ring::kNone) {
@@ -79,22 +85,25 @@ class Script {
     return selected;
   }
 
-  // The number of whole steps.
-  std::size_t count() {
+  // The number of whole steps of the training, or of inference.
+  std::size_t count(phase::Name name = phase::Name::step) {
     machine_.finish();
     return static_cast<std::size_t>(std::count_if(
-        spans_.begin(), spans_.end(), [](const auto& s) { return s.name == phase::Name::step; }));
+        spans_.begin(), spans_.end(), [name](const auto& s) { return s.name == name; }));
   }
+  std::size_t inferences() { return count(phase::Name::inference_step); }
 
   // Steps count up by one and may touch but never overlap.
   bool in_order() {
     machine_.finish();
     std::uint32_t number = 0;
+    std::uint32_t inference = ring::kInference;
     std::uint64_t end = 0;
     for (const phase::Span& s : spans_) {
-      if (s.name != phase::Name::step) continue;
-      if (s.step != number || s.start < end || s.end <= s.start) return false;
-      ++number;
+      if (!is_step(s)) continue;
+      std::uint32_t& expected = s.name == phase::Name::step ? number : inference;
+      if (s.step != expected || s.start < end || s.end <= s.start) return false;
+      ++expected;
       end = s.end;
     }
     return true;
@@ -105,7 +114,7 @@ class Script {
     machine_.finish();
     std::vector<std::pair<std::uint64_t, std::uint64_t>> all;
     for (const phase::Span& s : spans_) {
-      if (s.name != phase::Name::step && s.name != phase::Name::recompute) {
+      if (!is_step(s) && s.name != phase::Name::recompute) {
         all.emplace_back(s.start, s.end);
       }
     }
@@ -120,6 +129,10 @@ class Script {
 
  private:
   static constexpr std::uint64_t kOrigin = 1000;
+
+  static bool is_step(const phase::Span& span) {
+    return span.name == phase::Name::step || span.name == phase::Name::inference_step;
+  }
 
   static void take(void* self, const phase::Span& span) noexcept {
     static_cast<Script*>(self)->spans_.push_back(span);
@@ -181,6 +194,10 @@ class Script {
         return phase::Kind::optimizer;
       case 'S':
         return phase::Kind::scaler;
+      case 'Z':
+        return phase::Kind::zero;
+      case 'H':
+        return phase::Kind::own;
       default:
         return phase::Kind::forward;
     }

@@ -1,4 +1,4 @@
-"""Hooks on calls that torch makes through one attribute: backward, GradScaler, DataLoader.
+"""Hooks on calls that torch makes through one attribute: engine, GradScaler, DataLoader, zero_grad.
 
 Tests: tests/capture/hooks/test_install.py.
 """
@@ -90,6 +90,67 @@ class ScalerCalls:
         if self._attribute is not None:
             self._attribute.restore()
             self._attribute = None
+
+
+# Cached, because torch keeps in the function what refers to it: a cycle for each attach.
+@functools.cache
+def _zero_grad(inner: Callable[..., None]) -> tuple[Callable[..., None], Any]:
+    """Return a zero_grad that reports its calls, and the WrappedCall in it.
+
+    As torch's own it is not traced by torch.compile, which would call a C function in a class
+    without the object.
+    """
+    from torch import _disable_dynamo
+
+    wrapped = _core.WrappedCall(inner, "zero")
+
+    # Not what torch keeps in the original: that calls the original.
+    @functools.wraps(inner, updated=())
+    def zero_grad(*args: Any, **keywords: Any) -> None:
+        wrapped(*args, **keywords)
+
+    return _disable_dynamo(zero_grad), wrapped
+
+
+class ZeroGradCalls:
+    """``Optimizer.zero_grad``, which is the optimizer's work wherever in the step it is called."""
+
+    name = "zero_grad"
+
+    def __init__(self) -> None:
+        """Nothing is touched yet."""
+        self._original: Any = None
+        self._ours: Any = None
+        self._wrapped: Any = None
+
+    def attach(self) -> str:
+        """Replace it; return how."""
+        from torch.optim import Optimizer
+
+        original: Any = vars(Optimizer)["zero_grad"]
+        self._ours, self._wrapped = _zero_grad(original.__wrapped__)
+        self._original = original
+        self._put(self._ours)
+        return "on: Optimizer.zero_grad"
+
+    def detach(self) -> None:
+        """Restore it. Inside somebody else's wrapper ours stays and does nothing."""
+        from torch.optim import Optimizer
+
+        if self._ours is None:
+            return
+        if vars(Optimizer)["zero_grad"] is self._ours:
+            self._put(self._original)
+        else:
+            self._wrapped.disable()
+            _zero_grad.cache_clear()
+        self._original = self._ours = self._wrapped = None
+
+    @staticmethod
+    def _put(function: Any) -> None:
+        from torch.optim import Optimizer
+
+        Optimizer.zero_grad = function
 
 
 # Cached, because a class is a reference cycle: one per attach would stay until Python's

@@ -23,6 +23,7 @@ from haiprof import _core
 from haiprof.capture.after_import import importing
 from haiprof.capture.trace.boundaries import Boundaries, in_backward
 from haiprof.capture.trace.files import TraceFile
+from haiprof.capture.trace.own_time import own_time
 from haiprof.capture.trace.plan import Plan
 from haiprof.capture.trace.profiler import OtherUsers, Profiler
 from haiprof.capture.trace.watch import (
@@ -223,6 +224,7 @@ class Recording:
             self._postponed = True
             _report("trace", "the deep trace waits for the job's own torch.profiler", state=WAITING)
 
+    @own_time()
     def _prepare(self) -> None:
         assert self._others is not None
         self._owner = threading.get_ident()
@@ -233,6 +235,7 @@ class Recording:
             self._profiler.prepare()
         self._prepared = True
 
+    @own_time()
     def _start(self, number: int | None) -> None:
         assert self._others is not None
         called = time.perf_counter()
@@ -422,6 +425,7 @@ class Recording:
                 with contextlib.suppress(Exception):
                     attached.leave()
 
+    @own_time()
     def _drop(self) -> None:
         """Stop torch, which still records for a trace that is lost. On the trace's thread."""
         if not self._runs or in_backward():
@@ -438,6 +442,7 @@ class Recording:
         finally:
             self._leave()
 
+    @own_time()
     def _end(self, why: str, *, cut: bool) -> None:
         """Stop torch's profiler and have its file written. On the trace's thread."""
         assert self._profiler is not None

@@ -32,6 +32,7 @@ PHASES: Final = {
     "optimizer": ("o", "black on green"),
     "eval": ("e", "black on white"),
     "eval_dataloader": ("l", "black on yellow"),
+    "deep_trace": ("t", "white on red"),
     OTHER: ("·", "dim"),
 }
 _RANGE: Final = ("u", "white on dark_red")

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from haiprof import schema
 from haiprof.sources.follow import NO_TEXT, Part
 from haiprof.views.intervals import Times, covered_per_group, self_times
 
@@ -60,6 +61,7 @@ class StepHistory:
         self.ended: int | None = None
         self.last: int | None = None
         self.number: int | None = None
+        self._trains = False
         self._second = 0
         self._steps = np.zeros(TREND_SECONDS, np.int64)
         self._ns = np.zeros(TREND_SECONDS, np.int64)
@@ -71,7 +73,7 @@ class StepHistory:
         """Add rows of ``spans``."""
         columns, texts = part.columns, part.texts
         kinds = texts["category"]
-        of_steps = _is(columns["category"], kinds, "step")
+        of_steps = self._of_steps(columns["category"], kinds)
         of_phases = _is(columns["category"], kinds, "phase")
         named = of_phases | _is(columns["category"], kinds, "user")
         start = columns["start"]
@@ -96,9 +98,22 @@ class StepHistory:
                 self.ended = int(low[newest] + took[newest])
                 self.last = int(took[newest])
                 number = int(columns["step"][of_steps][order][newest])
-                self.number = number if number >= 0 else None
+                self.number = number % schema.INFERENCE if number >= 0 else None
         elif sum(len(spans.start) for spans in self._waiting) > _MOST_WAITING:
             self._waiting = [_Spans(*(v[-_MOST_WAITING:] for v in _joined(self._waiting)))]
+
+    def _of_steps(self, column: Times, kinds: list[str]) -> npt.NDArray[np.bool_]:
+        """Say which spans are steps: those of inference only as long as the process trains none."""
+        of_steps = _is(column, kinds, "step")
+        if not of_steps.any():
+            return of_steps if self._trains else _is(column, kinds, "inference_step")
+        if not self._trains:
+            self._trains = True
+            self._steps[:] = 0
+            self._ns[:] = 0
+            self._by_name[:] = 0
+            self.ended = None
+        return of_steps
 
     def _codes(self, indices: Times, texts: list[str]) -> Times:
         used, where = np.unique(indices, return_inverse=True)

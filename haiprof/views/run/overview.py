@@ -32,6 +32,7 @@ PHASE_ORDER = (
     "optimizer",
     "eval",
     "eval_dataloader",
+    "deep_trace",
 )
 #: Maximum number of user ranges shown by name: the longest.
 MOST_RANGES = 20

@@ -137,7 +137,16 @@ def of_host(spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def with_updates(jobs: pl.DataFrame, updates: pl.DataFrame) -> pl.DataFrame:
-    """Return jobs and the phases in which the optimizer worked, of a device or of the host."""
+    """Return jobs and the phases in which the optimizer worked, of a device or of the host.
+
+    Before a step's first job the optimizer only clears gradients, which delays no stage.
+    """
+    first = jobs.group_by("step").agg(pl.col("start").min().alias("first"))
+    updates = (
+        updates.join(first, on="step", how="left", maintain_order="left")
+        .filter(~(pl.col("start") < pl.col("first")).fill_null(False))
+        .drop("first")
+    )
     return pl.concat([jobs, _named(updates)]).sort("start", maintain_order=True)
 
 

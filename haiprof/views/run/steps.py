@@ -171,4 +171,7 @@ def _step_of(spans: pl.DataFrame, steps: pl.DataFrame) -> Index:
         return np.where(in_time & agrees, by_time, -1)
     place = np.minimum(np.searchsorted(ordered, number), len(ordered) - 1)
     found = np.where(ordered[place] == number, by_number[place], -1)
+    # What ended before its step began was only thought to be a part of it: a trial run.
+    end = start + np.maximum(spans["duration"].to_numpy(), 0)
+    found = np.where((found >= 0) & (end <= step_start[found]), -1, found)
     return np.where(number == -1, np.where(in_time, by_time, -1), found)

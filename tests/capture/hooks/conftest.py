@@ -62,7 +62,7 @@ class Recorded:
         """Return how many spans of each name one step has."""
         found: dict[str, int] = defaultdict(int)
         for row in self.spans():
-            if row.step == step and row.name != "step":
+            if row.step == step and row.name not in ("step", "inference_step"):
                 found[row.name] += 1
         return dict(found)
 

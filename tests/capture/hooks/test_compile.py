@@ -156,7 +156,7 @@ def test_steps_and_phases_of_compiled_code(recorded: Any, way: str, backend: str
             "dataloader": 2 if step == 7 else 1,  # and the loader's end
             "forward": 1,
             "backward": 1,
-            "optimizer": 1,
+            "optimizer": 2,  # zero_grad() is its work, too
         }
 
 
@@ -246,3 +246,22 @@ def test_compile_wrapper_is_awaited_not_imported() -> None:
     out = run_python(program).strip()
     if not there_anyway:
         assert out == "False waiting: torch.compile has not been used"
+
+
+def test_gradients_zeroed_in_a_compiled_function(recorded: Any) -> None:
+    torch._dynamo.reset()
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    @torch.compile(backend="eager")
+    def loss(x: Any) -> Any:
+        y = model(x).sum()
+        optimizer.zero_grad()
+        return y
+
+    for _ in range(3):
+        loss(torch.randn(2, 4)).backward()
+        assert model.weight.grad is not None
+        optimizer.step()
+    assert len(recorded.steps()) == 3
+    torch._dynamo.reset()

@@ -251,7 +251,7 @@ def test_distributed_data_parallel(shm: Path) -> None:
         assert len(steps) == 12
         assert [r.name for r in spans if r.step == 4 and r.name != "step"] == [
             "dataloader", "forward", "backward", "dataloader", "forward", "backward",
-            "gradient_sync", "optimizer",
+            "gradient_sync", "optimizer", "optimizer",  # zero_grad() last
         ]  # fmt: skip
         sums: list[dict[str, int]] = [defaultdict(int) for _ in steps]
         for row in spans:

@@ -48,12 +48,12 @@ def test_it_has_the_steps_that_haiprof_counts_and_one_more(left: Left) -> None:
     assert end["steps"] == 4
     assert left.numbers() == list(range(end["first_step"], end["first_step"] + 4))
     own = {
-        s["step"]: s for s in read_table(left.folder, "spans").to_pylist()
+        s["step"]: s for s in reversed(read_table(left.folder, "spans").to_pylist())
         if s["category"] == "phase" and s["name"] == "optimizer"
     }  # fmt: skip
     base = int(left.trace["baseTimeNanoseconds"])
     for step in left.steps():
-        # The optimizer's phase of haiprof's step of that number begins in this annotation.
+        # The first work of the optimizer in haiprof's step of that number is in this annotation.
         start = own[int(step["name"].partition("#")[2])]["start"] - base
         assert step["ts"] * 1e3 - 1e6 < start < (step["ts"] + step["dur"]) * 1e3
     assert abs(end["begin_ns"] - (base + left.steps()[0]["ts"] * 1e3)) < 1e9
