@@ -80,7 +80,7 @@ SPANS: Final = Table(
         (
             "category",
             "text",
-            "step, inference_step, phase, op, runtime, python, user, gc, …",
+            "step, inference_step, phase, op, runtime, python, user, gc, compile, …",
         ),
         ("name", "text", "what ran"),
         ("thread", "uint32", "kernel thread id"),

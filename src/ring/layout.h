@@ -257,12 +257,13 @@ enum class Category : std::uint16_t {
   pipeline = 12,        // since layout 1.4
   graph = 13,           // the replay of a CUDA graph; since layout 1.5
   inference_step = 14,  // since layout 1.9
+  compile = 15,         // since layout 1.9
 };
 // By number; 0 stands for one of a newer layout.
 inline constexpr const char* kCategoryNames[] = {
-    "other",      "step", "phase",      "op",  "runtime",  "python", "module",        "user",
-    "dataloader", "gc",   "checkpoint", "job", "pipeline", "graph",  "inference_step"};
-static_assert(std::size(kCategoryNames) == static_cast<std::size_t>(Category::inference_step) + 1);
+    "other",      "step", "phase",      "op",  "runtime",  "python", "module",         "user",
+    "dataloader", "gc",   "checkpoint", "job", "pipeline", "graph",  "inference_step", "compile"};
+static_assert(std::size(kCategoryNames) == static_cast<std::size_t>(Category::compile) + 1);
 
 // The record's own ticks are the span's end. A span that was held back until it could be named is
 // pushed late, so a lane is ordered by end time only nearly.

@@ -1,6 +1,6 @@
 """Hook on torch.compile: when something was compiled, for how long, and why once more.
 
-Each compilation is a span of category ``job`` on the thread that waits for it, and an event when it
+Each compilation is a span of category ``compile`` on the thread that waits for it, and an event when it
 has ended. What is compiled within another compilation is a part of it. Nothing of the compiler is
 imported here: it is watched from the moment that the job imports it.
 """
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 #: The kind of the event.
 KIND: Final = "compile"
-#: ``ring::Category::job``.
-_CATEGORY: Final = 11
+#: ``ring::Category::compile``.
+_CATEGORY: Final = 15
 #: Compiles frames; it is imported with torch._dynamo.
 _FRAMES: Final = "torch._dynamo.convert_frame"
 #: Announces what is compiled later than its frame, as a backward pass often is.

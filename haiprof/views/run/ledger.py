@@ -14,6 +14,7 @@ lost        the step that the end of the process interrupted; earlier training t
             useless is what it was, see :mod:`haiprof.views.run.goodput`
 shutdown    from the last step to the end of a process that ends in order
 compilation compiling (torch.compile)
+deep_trace  beginning and ending a deep trace of haiprof's own
 collector   Python's garbage collector
 waiting     in a collective that another rank had not reached yet; ``culprit`` is that rank
 transfer    in a collective that all ranks had reached
@@ -55,6 +56,7 @@ CAUSES: Final = (
     "lost",
     "shutdown",
     "compilation",
+    "deep_trace",
     "collector",
     "waiting",
     "transfer",
@@ -183,6 +185,7 @@ def ledger(
     step_end = step_start + steps["duration"].to_numpy()
     layers = [(cause, *_of(mine, "phase", cause)) for cause in _PHASES]
     of_compiler = _of(mine, "compile", None)
+    of_trace = _of(mine, "phase", "deep_trace")
     of_collector = _of(mine, "gc", None)
     edges = [
         pieces.start,
@@ -191,6 +194,7 @@ def ledger(
         *(side for _, low, high in layers for side in (low, high)),
         *blocked,
         *of_compiler,
+        *of_trace,
         *of_collector,
         asked["start"].to_numpy(),
         asked["last"].drop_nulls().to_numpy(),
@@ -214,6 +218,7 @@ def ledger(
     code[waiting] = CODE["unmatched"]
     culprit = _blamed(low, asked, waiting, code)
     code[_inside(low, points, *of_collector) & (is_open | works)] = CODE["collector"]
+    code[_inside(low, points, *of_trace) & (is_open | works)] = CODE["deep_trace"]
     code[_inside(low, points, *of_compiler) & (is_open | works)] = CODE["compilation"]
     timeline = low, code.copy()
     queued = _queued(low, length, code, queue)

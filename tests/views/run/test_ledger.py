@@ -140,7 +140,7 @@ SPAN = st.tuples(
         [
             ("phase", "forward"), ("phase", "backward"), ("phase", "optimizer"),
             ("phase", "gradient_sync"), ("phase", "recompute"), ("phase", "dataloader"),
-            ("phase", "eval"), ("gc", "gc 0"), ("compile", "f"), ("checkpoint", "checkpoint.save"),
+            ("phase", "eval"), ("phase", "deep_trace"), ("gc", "gc 0"), ("compile", "f"), ("checkpoint", "checkpoint.save"),
             ("checkpoint", "checkpoint.load"), ("step", "step"),
         ]
     ),
