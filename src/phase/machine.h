@@ -69,6 +69,7 @@ class Machine {
   std::uint32_t current_step() const noexcept;
   // False while a loader leads the training: then no key of a module is looked at.
   bool wants_modules() const noexcept { return lead_ != Lead::loader || inference_; }
+  bool in_forward() const noexcept { return envelope_.active(); }
   bool in_backward() const noexcept { return backward_depth_ != 0; }
   // Whether the backward pass that runs now was running at that time already.
   bool in_backward_since(std::uint64_t then) const noexcept;

@@ -45,9 +45,13 @@ Names names;
 constexpr std::size_t kMostListeners = 4;
 std::atomic<const Listener*> listeners[kMostListeners];
 
-// Fetching a batch gives a GPU no work.
+std::atomic<bool> owner_in_forward{false};
+
+// Fetching a batch gives a GPU no work. Clearing gradients hardly does, and is told only where it
+// divides the forward pass.
 void tell_boundary(Kind kind, std::uint64_t ticks) noexcept {
   if (kind == Kind::iterate || kind == Kind::fetch) return;
+  if (kind == Kind::zero && !owner_in_forward.load(std::memory_order_relaxed)) return;
   for (const auto& listener : listeners) {
     const Listener* const heard = listener.load(std::memory_order_acquire);
     if (heard == nullptr) return;
@@ -118,6 +122,7 @@ bool own(Claim new_claim) noexcept {
 // Under the lock, after every change.
 void publish() noexcept {
   current_step_number.store(machine.current_step(), std::memory_order_relaxed);
+  owner_in_forward.store(machine.in_forward(), std::memory_order_relaxed);
   owner_in_backward.store(machine.in_backward(), std::memory_order_relaxed);
   modules_wanted.store(machine.wants_modules(), std::memory_order_relaxed);
 }

@@ -103,6 +103,21 @@ def test_phases_and_steps_are_those_of_the_views(tmp_path: Path) -> None:
     assert rank.steps.mean(now) == steps["duration"].sum() / steps.height
 
 
+@pytest.mark.parametrize("trains", [False, True])
+def test_inference_steps_are_steps_until_the_process_trains(tmp_path: Path, trains: bool) -> None:
+    run = live_run(tmp_path / "run")
+    rows = [
+        span(10.0 * n, 10, "inference_step", "inference_step", schema.INFERENCE + n)
+        for n in range(5)
+    ]
+    later = [dict(row, start=row["start"] + 50_000_000) for row in loop(3)]
+    write_live(run / "n0#0", schema.SPANS, [rows, later] if trains else [rows])
+    (rank,) = job(run).ranks
+    count, _ = rank.steps.by_second(rank.newest)
+    assert int(count.sum()) == (3 if trains else 5)
+    assert rank.steps.number == (2 if trains else 4)
+
+
 def ends_of_batches(stream: bytes) -> list[int]:
     """Where the record batches of an IPC stream end."""
     source = pa.BufferReader(stream)

@@ -253,8 +253,9 @@ def test_ranges_of_the_host_tell_their_numbers_in_attributes() -> None:
     ]  # fmt: skip
     phases = pl.DataFrame(
         {
-            "start": [30], "duration": [5], "category": ["phase"], "name": ["optimizer"],
-            "step": [1], "attributes": [None],
+            # Before the first job of a step it only clears gradients.
+            "start": [2, 30], "duration": [5, 5], "category": ["phase"] * 2,
+            "name": ["optimizer"] * 2, "step": [1, 1], "attributes": [None, None],
         }
     )  # fmt: skip
     updated = view.with_updates(jobs, phases)

@@ -58,6 +58,12 @@ def test_a_phase_inside_a_phase_is_taken_out_of_the_outer_one() -> None:
     assert by_name(rows) == {(1, "backward"): 5, (1, "recompute"): 3, (1, "other"): 2}
 
 
+def test_phases_of_a_trial_run_before_the_first_step_are_not_its_own() -> None:
+    trial = [runs.span(-5 - n, 1, "phase", "forward", 0) for n in range(3)]
+    rows = runs.loop(2)
+    assert phases([*trial, *rows]).equals(phases(rows))
+
+
 def test_pauses_of_the_garbage_collector_are_no_part_of_a_step() -> None:
     rows = runs.loop(2)
     pauses = [runs.span(start, 1, "gc", "gc 2", 0) for start in (2, 11.5)]
