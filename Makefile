@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 SOURCES := $(shell find src haiprof -type f -not -name '*.pyc' 2>/dev/null) \
            CMakeLists.txt pyproject.toml haiprof.pth haiprof.start _haiprof_boot.py
 
-.PHONY: help demo test test-jobs test-without-data test-qemu test-peers test-pythons gpu-wheel lint format fuzz bench bench-large soak sanitize clean
+.PHONY: help demo test test-jobs test-without-data test-qemu test-peers test-pythons diagnose-bench gpu-wheel lint format fuzz bench bench-large soak sanitize clean
 help:            ## show this list
 	@sed -n 's/^\([a-z-]*\):.*##/\1:/p' $(MAKEFILE_LIST)
 
@@ -37,6 +37,11 @@ test-peers: $(VENV)/installed  ## torch-tb-profiler, HTA, Megatron and DeepSpeed
 test-pythons: $(VENV)/installed  ## jobs of other Pythons, free-threaded too; builds for each that is here
 	$(BIN)/pytest -m pythons tests/control/test_pythons.py tests/beside/test_free_threaded.py \
 	  tests/stacks/test_pythons.py
+
+# Two of the programs' styles need packages that nothing else does.
+diagnose-bench: $(VENV)/installed  ## planted faults, an hour on two cores; the score goes into docs/diagnosis.md
+	$(BIN)/python -m pip install --quiet --group faults
+	PYTHONPATH=tests $(BIN)/python -m faults.bench --healthy --keep build/faults --page docs/diagnosis.md
 
 gpu-wheel:       ## haiprof for the machine of tests/gpu/run.sh, and what that lacks: build/gpu-wheel
 	$(PYTHON) tests/gpu/wheel.py build/gpu-wheel

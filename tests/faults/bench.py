@@ -1,0 +1,129 @@
+"""Records programs with planted faults and healthy ones, and scores what is found in them.
+
+    PYTHONPATH=tests python -m faults.bench --keep FOLDER --seeds 0,1 --healthy
+    PYTHONPATH=tests python -m faults.bench --only-score FOLDER
+
+The second command diagnoses the runs of an earlier one again. Runs that a folder has already are
+not recorded again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from faults import drawn, healthy, score
+from faults.cases import Case
+from faults.record import reason_against, record
+
+BEGIN, END = "<!-- score: begin -->", "<!-- score: end -->"
+FINDINGS_FORMAT = "haiprof-findings"
+
+
+def planned(kinds: Iterable[str], seeds: Iterable[int], with_healthy: bool) -> list[Case]:
+    """Return the cases in the order in which they are recorded: each seed of all kinds, in turn."""
+    kinds = list(kinds)
+    cases = [drawn.case(kind, seed) for seed in seeds for kind in kinds if kind in drawn.DRAWS]
+    return cases + (healthy.cases() if with_healthy else [])
+
+
+def record_all(cases: Sequence[Case], keep: Path, until: float) -> dict[str, str]:
+    """Record what a folder does not have yet; return why kinds could not be, by kind."""
+    keep.mkdir(parents=True, exist_ok=True)
+    left_out: dict[str, str] = {}
+    for number, case in enumerate(cases, 1):
+        if (keep / case.name / "truth.json").exists():
+            continue
+        reason = "no time was left" if time.monotonic() > until else reason_against(case)
+        where = f"{number} of {len(cases)}: {case.label}, seed {case.seed}"
+        if reason is None:
+            truth = record(case, keep)
+            print(f"{where}: {truth['wall_s']:.0f} s, exit code {truth['exit_code']}", flush=True)
+        else:
+            print(f"{where}: left out: {reason}", flush=True)
+            left_out[case.kind or case.label] = reason
+    return left_out
+
+
+def diagnose(run: Path, command: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the findings of a run."""
+    words = [*command, "diagnose", str(run), "--json"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=600)
+    try:
+        document = json.loads(done.stdout)
+        assert document["format"] == FINDINGS_FORMAT
+    except (ValueError, KeyError, AssertionError):
+        raise SystemExit(f"{run}: no findings: {done.stderr.strip()[-500:]}") from None
+    found: list[dict[str, Any]] = document["findings"]
+    return found
+
+
+def score_all(keep: Path, command: Sequence[str], wanted: set[str] | None) -> list[score.Row]:
+    """Diagnose the runs of a folder and judge each; ``wanted`` are kinds, "healthy" among them."""
+    truths = sorted(keep.glob("*/truth.json"))
+
+    def one(path: Path) -> score.Row | None:
+        truth = json.loads(path.read_text("utf-8"))
+        if wanted is not None and (truth["kind"] or "healthy") not in wanted:
+            return None
+        findings = diagnose(path.parent / "logs" / "run", command)
+        (path.parent / "findings.json").write_text(json.dumps(findings, indent=1), "utf-8")
+        return score.judge(truth, findings)
+
+    with ThreadPoolExecutor(2) as pool:
+        rows = [row for row in pool.map(one, truths) if row is not None]
+    return sorted(rows, key=lambda row: (row.kind or "~", row.label, row.seed))
+
+
+def write_page(page: Path, text: str) -> None:
+    """Put the score between the two comments of a page."""
+    before, begin, rest = page.read_text("utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise SystemExit(f"{page}: there is no place for the score")
+    page.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after}", "utf-8")
+
+
+def parsed(words: Sequence[str] | None) -> argparse.Namespace:
+    """Return what is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
+    parser.add_argument("--kinds", help="kinds, with commas between (default: all)")
+    parser.add_argument("--seeds", default="0,1", help="seeds, with commas between")
+    parser.add_argument("--healthy", action="store_true", help="healthy runs, too")
+    parser.add_argument("--keep", type=Path, default=Path("build/faults"), help="where runs are")
+    parser.add_argument("--only-score", type=Path, help="score the runs in this folder")
+    parser.add_argument("--haiprof", help="the haiprof that diagnoses (default: of this Python)")
+    parser.add_argument("--minutes", type=float, default=55.0, help="after which none is recorded")
+    parser.add_argument("--page", type=Path, help="a page that the table is written into")
+    return parser.parse_args(words)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Record, score and print."""
+    given = parsed(words)
+    kinds = given.kinds.split(",") if given.kinds else list(drawn.DRAWS)
+    reasons = dict(drawn.NOT_PLANTED)
+    keep = given.only_score or given.keep
+    if given.only_score is None:
+        seeds = [int(seed) for seed in given.seeds.split(",")]
+        until = time.monotonic() + given.minutes * 60
+        reasons |= record_all(planned(kinds, seeds, given.healthy), keep, until)
+    command = [given.haiprof] if given.haiprof else [sys.executable, "-m", "haiprof.cli.main"]
+    wanted = {*kinds, *(["healthy"] if given.healthy else [])} if given.kinds else None
+    rows = score_all(keep, command, wanted)
+    text = score.table(rows, reasons)
+    print("\n".join([*score.alarms(rows), "", text]))
+    (keep / "score.md").write_text(text, "utf-8")
+    if given.page:
+        write_page(given.page, text)
+
+
+if __name__ == "__main__":
+    main()
