@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from faults import drawn, healthy, score
+from faults import drawn, healthy, score, truth
 from faults.cases import Case
 from faults.record import reason_against, record
 
@@ -44,8 +44,8 @@ def record_all(cases: Sequence[Case], keep: Path, until: float) -> dict[str, str
         reason = "no time was left" if time.monotonic() > until else reason_against(case)
         where = f"{number} of {len(cases)}: {case.label}, seed {case.seed}"
         if reason is None:
-            truth = record(case, keep)
-            print(f"{where}: {truth['wall_s']:.0f} s, exit code {truth['exit_code']}", flush=True)
+            true = record(case, keep)
+            print(f"{where}: {true['wall_s']:.0f} s, exit code {true['exit_code']}", flush=True)
         else:
             print(f"{where}: left out: {reason}", flush=True)
             left_out[case.kind or case.label] = reason
@@ -67,18 +67,18 @@ def diagnose(run: Path, command: Sequence[str]) -> list[dict[str, Any]]:
 
 def score_all(keep: Path, command: Sequence[str], wanted: set[str] | None) -> list[score.Row]:
     """Diagnose the runs of a folder and judge each; ``wanted`` are kinds, "healthy" among them."""
-    truths = sorted(keep.glob("*/truth.json"))
+    folders = sorted(path.parent for path in keep.glob("*/truth.json"))
 
-    def one(path: Path) -> score.Row | None:
-        truth = json.loads(path.read_text("utf-8"))
-        if wanted is not None and (truth["kind"] or "healthy") not in wanted:
+    def one(folder: Path) -> score.Row | None:
+        true = truth.read(folder)
+        if wanted is not None and (true["kind"] or "healthy") not in wanted:
             return None
-        findings = diagnose(path.parent / "logs" / "run", command)
-        (path.parent / "findings.json").write_text(json.dumps(findings, indent=1), "utf-8")
-        return score.judge(truth, findings)
+        findings = diagnose(folder / "logs" / "run", command)
+        (folder / "findings.json").write_text(json.dumps(findings, indent=1), "utf-8")
+        return score.judge(true, findings)
 
     with ThreadPoolExecutor(2) as pool:
-        rows = [row for row in pool.map(one, truths) if row is not None]
+        rows = [row for row in pool.map(one, folders) if row is not None]
     return sorted(rows, key=lambda row: (row.kind or "~", row.label, row.seed))
 
 

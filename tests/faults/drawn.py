@@ -12,6 +12,11 @@ Draw = Callable[[int, random.Random], Case]
 
 MLP: dict[str, Any] = {"model": "mlp"}
 TRANSFORMER: dict[str, Any] = {"model": "transformer", "width": 192, "layers": 2, "batch": 8}
+#: Its stages have as much to do as each other.
+PIPELINE: dict[str, Any] = {
+    "model": "transformer", "width": 192, "layers": 1, "length": 32, "vocabulary": 128,
+    "steps": 60,
+}  # fmt: skip
 #: Work of the host's, by its name in the programs.
 HOST = ("count", "numbers", "text", "pack")
 
@@ -196,15 +201,17 @@ def slow_start(seed: int, draw: random.Random) -> Case:
 
 def pipeline_stage(seed: int, draw: random.Random) -> Case:
     late = draw.randrange(2)
-    work = task("forward", ("tensors", "count")[way(seed, 2)], draw.uniform(6, 10), ranks=[late])
-    settings = job(TRANSFORMER, work, steps=60, batch=16, microbatches=8)
+    do = ("tensors", "count")[way(seed, 2)]
+    work = task("forward", do, draw.uniform(2.5, 5), ranks=[late])
+    # So many microbatches that the bubble of the schedule itself is small.
+    settings = job(PIPELINE, work, batch=24, microbatches=24)
     settings["extras"] = {"schedule": draw.choice(["gpipe", "1f1b"])}
-    also = ("straggler", "host_code")
+    also = ("straggler",) if do == "tensors" else ("straggler", "host_code")
     return Case("", "", seed, "staged", settings, 2, "tasks", also=also, ranks=(late,))
 
 
 def pipeline_bubble(seed: int, draw: random.Random) -> Case:
-    settings = job(TRANSFORMER, steps=60, batch=16, microbatches=(1, 2)[way(seed, 2)])
+    settings = job({**PIPELINE, "layers": 2}, batch=24, microbatches=(1, 2)[way(seed, 2)])
     settings["extras"] = {"schedule": draw.choice(["gpipe", "1f1b"])}
     return Case("", "", seed, "staged", settings, 2, "bubble")
 
@@ -225,8 +232,8 @@ def straggler(seed: int, draw: random.Random) -> Case:
 
 def recompilation(seed: int, draw: random.Random) -> Case:
     backend = ("aot_eager", "eager")[way(seed, 2)]
-    settings = job({**TRANSFORMER, "layers": 3}, length=160, steps=100)
-    lengths = {"growing": draw.randrange(3, 6), "of": [40, 160]}
+    settings = job(TRANSFORMER, length=160, steps=100)
+    lengths = {"growing": draw.randrange(10, 15), "of": [40, 160]}
     settings["extras"] = {"compiled": {"backend": backend, "dynamic": False}, "lengths": lengths}
     return Case("", "", seed, "train", settings, measure="compiled")
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from faults.cases import Case
-from faults.drawn import MLP, TRANSFORMER, job
+from faults.drawn import MLP, PIPELINE, TRANSFORMER, job
 
+#: So much computing that exchanging the gradients costs next to nothing.
+RANKS: dict[str, Any] = {**TRANSFORMER, "steps": 60, "batch": 16}
 #: By what one reads of it: the style, how many ranks, the model, and what is special.
 WAYS: dict[str, tuple[str, int, dict[str, Any], dict[str, Any]]] = {
     "plain": ("train", 1, MLP, {}),
@@ -36,28 +38,30 @@ WAYS: dict[str, tuple[str, int, dict[str, Any], dict[str, Any]]] = {
     "averaged weights": ("train", 1, MLP, {"extras": {"average": True}}),
     "several optimizers": ("train", 1, MLP, {"extras": {"several": True}}),
     "scaled gradients": ("train", 1, MLP, {"extras": {"scaler": True}}),
-    "small and quick": ("train", 1, {"model": "mlp", "width": 512, "batch": 64}, {"steps": 400}),
+    "small and quick": ("train", 1, {"model": "mlp", "width": 768, "batch": 32}, {"steps": 250}),
     "accelerate": ("accelerated", 1, MLP, {}),
     "accelerate, all together": ("accelerated", 1, TRANSFORMER, {
         "extras": {"clip": True, "schedule": True, "say": {"every": 10}, "accumulate": 2},
         "steps": 160, "batch": 4,
     }),
-    "two ranks": ("parallel", 2, MLP, {"steps": 60}),
-    "two ranks of a transformer": ("parallel", 2, TRANSFORMER, {"steps": 60}),
-    "three ranks": ("parallel", 3, TRANSFORMER, {"steps": 60, "batch": 6}),
-    "lengths alike in all ranks": ("parallel", 2, TRANSFORMER, {
-        "steps": 60, "extras": {"lengths": {"of": [48, 64], "alike": True}},
+    "two ranks": ("parallel", 2, RANKS, {"width": 256, "batch": 10}),
+    "two ranks of a transformer": ("parallel", 2, RANKS, {}),
+    "three ranks": ("parallel", 3, RANKS, {"batch": 12}),
+    "lengths alike in all ranks": ("parallel", 2, RANKS, {
+        "extras": {"lengths": {"of": [52, 64], "alike": True}},
     }),
-    "ranks that evaluate and save": ("parallel", 2, MLP, {
-        "steps": 60,
+    "ranks that evaluate and save": ("parallel", 2, RANKS, {
         "extras": {"evaluate": {"every": 30, "batches": 2}, "save": {"every": 30}},
     }),
-    "sharded": ("sharded", 2, TRANSFORMER, {"steps": 60}),
-    "pipeline": ("staged", 2, TRANSFORMER, {
-        "steps": 60, "batch": 16, "microbatches": 16, "extras": {"schedule": "1f1b"},
+    "sharded": ("sharded", 2, RANKS, {"batch": 24}),
+    "pipeline": ("staged", 2, PIPELINE, {
+        "batch": 32, "microbatches": 32, "extras": {"schedule": "1f1b"},
     }),
-    "experts": ("experts", 2, TRANSFORMER, {"steps": 60}),
-    "planned restart": ("parallel", 2, MLP, {"steps": 40, "extras": {"again": True}}),
+    "pipeline, all forward first": ("staged", 2, PIPELINE, {
+        "batch": 32, "microbatches": 32, "extras": {"schedule": "gpipe"},
+    }),
+    "experts": ("experts", 2, RANKS, {}),
+    "planned restart": ("parallel", 2, RANKS, {"steps": 40, "extras": {"again": True}}),
     "trainer": ("with_trainer", 1, TRANSFORMER, {}),
     "trainer that logs": ("with_trainer", 1, TRANSFORMER, {"extras": {"say": {"every": 10}}}),
     "lightning": ("with_lightning", 1, MLP, {}),

@@ -30,6 +30,7 @@ def of(kind: str | None, **changes: Any) -> dict[str, Any]:
     return {
         "label": "a run", "kind": kind, "also": [], "seed": 0, "ranks": [], "places": [],
         "time_ns": 10 * SECOND, "ready_ns": 0, "fetch_share": 0.0, "exit_code": 0,
+        "blocked_share": 0.0,
         **known, **changes,
     }  # fmt: skip
 
@@ -154,6 +155,13 @@ class TestScore:
             is False
         )
 
+    def test_an_exchange_that_nothing_hides_is_no_false_alarm(self) -> None:
+        shown = said("exposed_communication")
+        assert score.judge(of(None, blocked_share=0.05), shown).alarm is False
+        assert score.judge(of(None, blocked_share=0.01), shown).alarm is True
+        true = of("slow_link", blocked_share=0.5)
+        assert score.judge(true, said("exposed_communication", "slow_link")).first is False
+
     def test_a_plant_that_cost_nearly_nothing_is_not_counted(self) -> None:
         row = score.judge(of("gil", lost_high_ns=SECOND // 4), said("gil"))
         assert row.usable == "it cost 2.5% only"
@@ -189,9 +197,9 @@ class TestScore:
         assert "| `gil` | 2 | 1 of 2 | 1 of 2 | 1 of 1 |  |  | host_code |" in lines
         assert "| `crash` | 0 | | | | | | not here |" in lines
         assert any(line.startswith("| **seeds for tuning** | 1 | 1 of 1, 100%") for line in lines)
-        assert any(line.startswith("| **seeds held back** | 1 | 0 of 1, 0%") for line in lines)
+        assert any(line.startswith("| **seeds for validation** | 1 | 0 of 1, 0%") for line in lines)
         assert any(line.startswith("| seeds for tuning | 1 of 1, 100%") for line in lines)
-        assert "| seeds held back | none were run |" in lines
+        assert "| seeds for validation | none were run |" in lines
 
 
 def note(step: int, **parts: tuple[int, int, int]) -> dict[str, Any]:
@@ -217,6 +225,13 @@ class TestTruth:
         assert json.loads(json.dumps(found)) == found
         assert score.judge(found, said("host_code", lost_ns=4)).first
 
+    def test_it_is_measured_again_from_what_the_program_wrote(self, tmp_path: Path) -> None:
+        case = drawn.case("host_code", 0)
+        (work := tmp_path / "work").mkdir()
+        found = true_of(case, work, [note(0, tasks=(4, 3, 1))]) | {"wall_s": 1.0}
+        (tmp_path / "truth.json").write_text(json.dumps(found | {"lost_high_ns": 0}))
+        assert truth.read(tmp_path) == found
+
     def test_a_job_that_was_killed_has_what_it_wrote(self, tmp_path: Path) -> None:
         case = drawn.case("crash", 0)
         true_of(case, tmp_path, [note(0, forward=(9, 6, 2))])
@@ -228,15 +243,21 @@ class TestTruth:
     def test_one_rank_that_works_longer_costs_what_is_above_the_mean(self, tmp_path: Path) -> None:
         case = Case("", "uneven_exchange", 0, "experts", {}, 2, "spread")
         found = true_of(
-            case, tmp_path, [note(0, forward=(50, 30, 0))], [note(0, forward=(50, 10, 0))]
+            case, tmp_path, [note(0, forward=(50, 30, 15))], [note(0, forward=(50, 10, 0))]
         )
-        assert (found["lost_low_ns"], found["lost_high_ns"]) == (10, 10)
+        assert (found["lost_low_ns"], found["lost_high_ns"]) == (10, 15)
 
     def test_a_thread_that_is_blocked_more_than_before(self, tmp_path: Path) -> None:
         job = {"tasks": [drawn.task("between", "aside", since=4, what="count")]}
         lines = [note(n, forward=(30, 20, 5) if n < 4 else (90, 20, 25)) for n in range(8)]
         found = true_of(Case("", "gil", 0, "train", job, 1, "blocked"), tmp_path, lines)
         assert (found["lost_low_ns"], found["lost_high_ns"]) == (160, 240)
+
+    def test_what_all_ranks_wait_for_and_what_one_does_are_two_things(self, tmp_path: Path) -> None:
+        case = Case("", None, 0, "parallel", {}, 2)
+        one = [note(n, backward=(100, 60, 30)) for n in range(4)]
+        other = [note(n, backward=(100, 20, 0)) for n in range(4)]
+        assert true_of(case, tmp_path, one, other)["blocked_share"] == 0.1
 
     def test_an_exchange_is_not_charged_for_who_comes_late(self, tmp_path: Path) -> None:
         case = Case("", "small_collectives", 0, "parallel", {}, 2, "exchanged")

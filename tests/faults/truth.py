@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import statistics
 from collections.abc import Callable
@@ -101,12 +102,12 @@ def over_ranks(case: Case, steps: Steps, names: tuple[str, ...], which: int) -> 
 def spread(case: Case, steps: Steps, starts: Steps) -> Lost:
     """Measure by how unevenly the work of each step is spread over the ranks."""
     on_core = over_ranks(case, steps, PARTS, ON_CORE)
-    # Without a wait for others in it: how the clock and the core differ there is the machine's.
-    clock = sum(part(line, "forward") for lines in steps for line in lines)
-    core = sum(part(line, "forward", ON_CORE) for lines in steps for line in lines)
-    return on_core, on_core * max(
-        1.0, clock / max(core, 1)
-    ) if case.style == "parallel" else on_core
+    # Where cores are shared with other programs, each second of work takes longer by the clock.
+    worked = [
+        (sum(whole(line, ON_CORE) for line in lines), sum(whole(line, READY) for line in lines))
+        for lines in steps
+    ]
+    return on_core, on_core * max(1 + ready / max(core, 1) for core, ready in worked)
 
 
 def waiting_thread(case: Case, steps: Steps, starts: Steps) -> Lost:
@@ -197,7 +198,9 @@ def truth(case: Case, folder: Path, outside: dict[str, float], code: int) -> dic
     """Return what is true of a run, for ``truth.json``; times are ns.
 
     ``ready_ns`` and ``time_ns`` are of the steps of the rank that waited longest for a core: where
-    the machine is shared with others, that is a loss, too, and not the planted one.
+    the machine is shared with others, that is a loss, too, and not the planted one. So is
+    ``blocked_share``: for how much of the time all ranks waited for an exchange, as they do where
+    even a network within one machine is not hidden.
     """
     notes = read_notes(folder, case.world)
     steps = [[line for line in lines if line.get("step", -1) >= 0] for lines in notes]
@@ -229,11 +232,20 @@ def truth(case: Case, folder: Path, outside: dict[str, float], code: int) -> dic
         "time_ns": max(times),
         "ready_ns": max(sum(whole(line, READY) for line in lines) for lines in steps),
         "fetch_share": _share(steps, "fetch"),
+        "blocked_share": _blocked_share(steps),
         "outside": outside,
         "exit_code": code,
         "job": case.job,
         "conditions": list(case.conditions),
     }
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """Return what is true of a run that was recorded, measured again from what the program wrote."""
+    known: dict[str, Any] = json.loads((folder / "truth.json").read_text("utf-8"))
+    names = {field.name for field in dataclasses.fields(Case)}
+    case = Case(**{name: value for name, value in known.items() if name in names})
+    return known | truth(case, folder / "work", known["outside"], known["exit_code"])
 
 
 def _share(steps: Steps, name: str) -> float:
@@ -244,3 +256,12 @@ def _share(steps: Steps, name: str) -> float:
         if whole_ns:
             shares.append(sum(part(line, name, ON_CORE) for line in lines[2:]) / whole_ns)
     return round(max(shares), 4)
+
+
+def _blocked_share(steps: Steps) -> float:
+    """Return for which share of the time of several ranks, but of the first steps, all waited."""
+    if len(steps) == 1:
+        return 0.0
+    late = [lines[2:] for lines in steps]
+    waited = sum(min(map(blocked, lines)) for lines in zip(*late, strict=False))
+    return round(waited / max(1, *(sum(map(whole, lines)) for lines in late)), 4)

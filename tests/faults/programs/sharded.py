@@ -1,4 +1,4 @@
-"""A loop of several ranks whose model is sharded by ``fully_shard``."""
+"""A loop of several ranks with a model sharded by ``fully_shard``."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Steps(TrainerCallback):
 
 
 class Own(Trainer):
-    """A Trainer whose data comes from the loader of all programs."""
+    """A Trainer that reads the loader of all programs."""
 
     job: Job
     helper: Helper

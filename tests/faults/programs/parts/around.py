@@ -40,7 +40,7 @@ class Around:
             torch.amp.GradScaler("cpu", init_scale=8.0) if "scaler" in self.extras else None
         )
         self.accumulate = int(self.extras.get("accumulate", 1))
-        self.held_back: Any = None
+        self.sample: Any = None
 
     def precision(self) -> contextlib.AbstractContextManager[Any]:
         """Return the context of the forward pass."""
@@ -82,8 +82,8 @@ class Around:
 
     def between(self, step: int, batch: Any, loss: torch.Tensor) -> None:
         """Do what is between two steps."""
-        if self.held_back is None:
-            self.held_back = batch
+        if self.sample is None:
+            self.sample = batch
         self.helper.run("between", step)
         if "evaluate" in self.extras and (step + 1) % self.extras["evaluate"]["every"] == 0:
             with self.notes.spending("evaluated"):
@@ -95,12 +95,12 @@ class Around:
             print(f"step {step} loss {loss.item():.4f}", flush=True)
 
     def evaluate(self, batches: int) -> float:
-        """Return the loss on what is held back."""
+        """Return the loss on the first batch."""
         self.model.eval()
         total = 0.0
         with torch.no_grad():
             for _ in range(batches):
-                inputs, targets = self.held_back
+                inputs, targets = self.sample
                 total += models.objective(self.model(inputs), targets).item()
         self.model.train()
         return total / batches

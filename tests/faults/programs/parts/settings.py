@@ -1,4 +1,4 @@
-"""What a program is told to do, and which of its ranks it is."""
+"""What a program is asked to do, and which of its ranks it is."""
 
 from __future__ import annotations
 
