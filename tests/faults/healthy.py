@@ -57,14 +57,14 @@ WAYS: dict[str, tuple[str, int, dict[str, Any], dict[str, Any]]] = {
     "pipeline": ("staged", 2, PIPELINE, {
         "batch": 32, "microbatches": 32, "extras": {"schedule": "1f1b"},
     }),
-    "pipeline, all forward first": ("staged", 2, PIPELINE, {
-        "batch": 32, "microbatches": 32, "extras": {"schedule": "gpipe"},
-    }),
     "experts": ("experts", 2, RANKS, {}),
     "planned restart": ("parallel", 2, RANKS, {"steps": 40, "extras": {"again": True}}),
     "trainer": ("with_trainer", 1, TRANSFORMER, {}),
     "trainer that logs": ("with_trainer", 1, TRANSFORMER, {"extras": {"say": {"every": 10}}}),
-    "lightning": ("with_lightning", 1, MLP, {}),
+    "lightning": ("with_lightning", 1, TRANSFORMER, {}),
+    "pipeline, all forward first": ("staged", 2, PIPELINE, {
+        "batch": 32, "microbatches": 32, "extras": {"schedule": "gpipe"},
+    }),
 }  # fmt: skip
 #: Beside which programs run that take a core now and then, or all the time at a low priority.
 LOADED = {
@@ -79,9 +79,10 @@ def cases() -> list[Case]:
     for seed, (label, (style, world, model, special)) in enumerate(WAYS.items()):
         settings = {**job(model), **special, "seed": seed}
         made.append(Case(f"healthy: {label}", None, seed, style, settings, world))
-    for label, (like, beside) in LOADED.items():
+    for number, (label, (like, beside)) in enumerate(LOADED.items()):
         style, world, model, special = WAYS[like]
-        settings = {**job(model), **special, "seed": len(made)}
+        seed = len(WAYS) + number
+        settings = {**job(model), **special, "seed": seed}
         made.append(
             Case(f"healthy: {label}", None, len(made), style, settings, world, conditions=(beside,))
         )

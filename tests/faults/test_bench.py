@@ -296,7 +296,7 @@ class TestPlantedJobs:
 
     def test_a_loader_that_works_too_long(self, tmp_path: Path) -> None:
         found, phases = self.made(drawn.case("slow_loader", 0), tmp_path)
-        spent = phases.filter(phases["phase"] == "dataloader")["duration"].sum()
+        spent = phases.filter(phases["name"] == "dataloader")["duration"].sum()
         assert found["lost_high_ns"] > score.SMALLEST * found["time_ns"]
         assert spent == pytest.approx(found["lost_high_ns"], rel=0.25)
 
@@ -305,7 +305,7 @@ class TestPlantedJobs:
         assert case.job["tasks"][0]["at"] == "forward"
         found, phases = self.made(case, tmp_path)
         since = found["since_step"] + 1
-        forward = phases.filter(phases["phase"] == "forward").sort("step")["duration"].to_list()
+        forward = phases.filter(phases["name"] == "forward").sort("step")["duration"].to_list()
         lines = truth.read_notes(tmp_path / case.name / "work", 1)[0][2:]
         own = [truth.part(line, "forward") for line in lines]
         assert sum(forward) == pytest.approx(sum(own), rel=0.1)

@@ -241,7 +241,7 @@ def truth(case: Case, folder: Path, outside: dict[str, float], code: int) -> dic
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """Return what is true of a run that was recorded, measured again from what the program wrote."""
+    """Return what is true of a recorded run, measured again from what the program wrote."""
     known: dict[str, Any] = json.loads((folder / "truth.json").read_text("utf-8"))
     names = {field.name for field in dataclasses.fields(Case)}
     case = Case(**{name: value for name, value in known.items() if name in names})
