@@ -61,7 +61,7 @@ def _group(root: Path, around: Surroundings, limits: dict[str, str]) -> Iterator
     try:
         for name, value in limits.items():
             (group / name).write_text(value)
-        around.words += ["sh", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "sh"]
+        around.words += ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh"]
         yield group
     finally:
         for _ in range(200):
@@ -133,8 +133,8 @@ def environment(condition: Condition, around: Surroundings) -> Iterator[None]:
 @contextlib.contextmanager
 def link(condition: Condition, around: Surroundings) -> Iterator[None]:
     """Give the job a network of its own, in which a queueing discipline has its ``way``."""
-    orders = f"ip link set lo up; tc qdisc add dev lo root {condition['way']}"
-    around.words += ["unshare", "-n", "sh", "-c", f'{orders}; exec "$@"', "sh"]
+    orders = f"ip link set lo up && tc qdisc add dev lo root {condition['way']}"
+    around.words += ["unshare", "-n", "sh", "-c", f'{orders} && exec "$@"', "sh"]
     yield
 
 
@@ -144,7 +144,7 @@ def small_disk(condition: Condition, around: Surroundings) -> Iterator[None]:
     disk = around.folder / "disk"
     disk.mkdir()
     orders = f"mount -t tmpfs -o size={condition['mb']}m none {disk}"
-    around.words += ["unshare", "-m", "sh", "-c", f'{orders}; exec "$@"', "sh"]
+    around.words += ["unshare", "-m", "sh", "-c", f'{orders} && exec "$@"', "sh"]
     yield
 
 
@@ -212,7 +212,7 @@ def _missing_group(root: Path) -> str | None:
         made.mkdir()
         made.rmdir()
     except OSError as error:
-        return f"no cgroup of one's own in {root.name} ({error.strerror})"
+        return f"no cgroup of one's own in {root.name} ({error.strerror or error})"
     return None
 
 

@@ -196,7 +196,7 @@ def slow_start(seed: int, draw: random.Random) -> Case:
     style = ("train", "parallel")[way(seed, 2)]
     world = 2 if style == "parallel" else 1
     settings = job(MLP, task("start", do, draw.uniform(7_000, 12_000)), steps=100 // world)
-    return Case("", "", seed, style, settings, world, "start", places=(do, "main"))
+    return Case("", "", seed, style, settings, world, "start", places=(do, "begin"))
 
 
 def pipeline_stage(seed: int, draw: random.Random) -> Case:
@@ -316,8 +316,12 @@ def slow_link(seed: int, draw: random.Random) -> Case:
 
 
 def packet_loss(seed: int, draw: random.Random) -> Case:
-    bad = {"what": "link", "way": f"netem loss {draw.uniform(1, 4):.1f}%"}
-    return Case("", "", seed, "parallel", job(MLP, steps=60), 2, "synchronized", conditions=(bad,))
+    # A queue that is too short for what is sent at once loses packets at any rate.
+    rate, limit = draw.randrange(2_000, 4_000), draw.randrange(100, 130)
+    bad = {"what": "link", "way": f"tbf rate {rate}mbit burst 70k limit {limit}k"}
+    style = ("parallel", "sharded")[way(seed, 2)]
+    settings = job(TRANSFORMER, steps=60)
+    return Case("", "", seed, style, settings, 2, "synchronized", conditions=(bad,))
 
 
 def starved_communication(seed: int, draw: random.Random) -> Case:

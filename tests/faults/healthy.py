@@ -14,7 +14,7 @@ WAYS: dict[str, tuple[str, int, dict[str, Any], dict[str, Any]]] = {
     "plain": ("train", 1, MLP, {}),
     "transformer": ("train", 1, TRANSFORMER, {}),
     "two workers": ("train", 1, MLP, {"workers": 2}),
-    "workers and epochs": ("train", 1, MLP, {"workers": 1, "epochs": 2, "steps": 70}),
+    "workers and epochs": ("train", 1, TRANSFORMER, {"workers": 1, "epochs": 2, "steps": 70}),
     "evaluation now and then": (
         "train", 1, MLP, {"extras": {"evaluate": {"every": 50, "batches": 3}}},
     ),

@@ -7,6 +7,7 @@ program wrote.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import shutil
@@ -38,14 +39,8 @@ def reason_against(case: Case) -> str | None:
         "accelerated": "accelerate",
     }
     module = needed.get(case.style)
-    if module:
-        words = [
-            sys.executable,
-            "-c",
-            f"import importlib.util as u; assert u.find_spec('{module}')",
-        ]
-        if subprocess.run(words, capture_output=True, check=False).returncode:
-            return f"{module} is not installed"
+    if module and importlib.util.find_spec(module) is None:
+        return f"{module} is not installed"
     return None
 
 

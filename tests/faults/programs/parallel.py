@@ -12,9 +12,9 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from parts import data, models, settings
+from parts import data, models, start
 from parts.around import Around
-from parts.notes import Notes, watch
+from parts.notes import Notes
 from parts.settings import Job
 from parts.tasks import Helper
 from torch import nn
@@ -84,12 +84,7 @@ def train(job: Job, notes: Notes, helper: Helper) -> None:
 
 def main() -> None:
     """Do as the settings say."""
-    job = settings.read()
-    torch.set_num_threads(job.threads)
-    notes = Notes(job)
-    helper = Helper(job, notes)
-    watch(notes)
-    helper.run("start", 0)
+    job, notes, helper = start.begin()
     dist.init_process_group("gloo")
     train(job, notes, helper)
     dist.destroy_process_group()

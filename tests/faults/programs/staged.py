@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 import torch.distributed as dist
-from parts import data, models, settings
-from parts.notes import Notes, watch
+from parts import data, models, start
+from parts.notes import Notes
 from parts.settings import Job
 from parts.tasks import Helper
 from torch import nn
@@ -67,12 +67,7 @@ def train(job: Job, notes: Notes, helper: Helper) -> None:
 
 def main() -> None:
     """Do as the settings say."""
-    job = settings.read()
-    torch.set_num_threads(job.threads)
-    notes = Notes(job)
-    helper = Helper(job, notes)
-    watch(notes)
-    helper.run("start", 0)
+    job, notes, helper = start.begin()
     dist.init_process_group("gloo")
     train(job, notes, helper)
     dist.destroy_process_group()

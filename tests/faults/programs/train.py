@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from parts import data, models, settings
+from parts import data, models, start
 from parts.around import Around
-from parts.notes import Notes, watch
+from parts.notes import Notes
 from parts.settings import Job
 from parts.tasks import Helper
 
@@ -55,12 +55,7 @@ def train(job: Job, notes: Notes, helper: Helper) -> None:
 
 def main() -> None:
     """Do as the settings say."""
-    job = settings.read()
-    torch.set_num_threads(job.threads)
-    notes = Notes(job)
-    helper = Helper(job, notes)
-    watch(notes)
-    helper.run("start", 0)
+    job, notes, helper = start.begin()
     train(job, notes, helper)
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import lightning
 import torch
-from parts import data, models, settings
-from parts.notes import Notes, watch
+from parts import data, models, start
+from parts.notes import Notes
 from parts.settings import Job
 from parts.tasks import Helper
 
@@ -58,12 +58,7 @@ def train(job: Job, notes: Notes, helper: Helper) -> None:
 
 def main() -> None:
     """Do as the settings say."""
-    job = settings.read()
-    torch.set_num_threads(job.threads)
-    notes = Notes(job)
-    helper = Helper(job, notes)
-    watch(notes)
-    helper.run("start", 0)
+    job, notes, helper = start.begin()
     train(job, notes, helper)
 
 
