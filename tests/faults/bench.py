@@ -100,7 +100,7 @@ def parsed(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--keep", type=Path, default=Path("build/faults"), help="where runs are")
     parser.add_argument("--only-score", type=Path, help="score the runs in this folder")
     parser.add_argument("--haiprof", help="the haiprof that diagnoses (default: of this Python)")
-    parser.add_argument("--minutes", type=float, default=55.0, help="after which none is recorded")
+    parser.add_argument("--minutes", type=float, default=50.0, help="after which none is recorded")
     parser.add_argument("--page", type=Path, help="a page that the table is written into")
     return parser.parse_args(words)
 

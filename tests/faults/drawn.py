@@ -84,7 +84,7 @@ def uneven_lengths(seed: int, draw: random.Random) -> Case:
     settings = job(TRANSFORMER, steps=80, length=150, batch=draw.choice([6, 8]))
     settings["extras"] = {"lengths": {"of": [low, high]}}
     style = ("parallel", "sharded")[way(seed, 2)]
-    return Case("", "", seed, style, settings, 2, "spread", also=())
+    return Case("", "", seed, style, settings, 2, "spread")
 
 
 def slow_batch(seed: int, draw: random.Random) -> Case:
@@ -175,8 +175,7 @@ def out_of_memory(seed: int, draw: random.Random) -> Case:
     of, since = draw.choice(["torch", "numpy"]), draw.randrange(50, 65)
     limit = {"mb": draw.randrange(5_000, 6_000), "of": of, "since": since}
     settings = job(MLP, task("between", "demand", ranks=[world - 1], **limit), steps=70)
-    also = ("exception",)
-    return Case("", "", seed, style, settings, world, also=also, ranks=(world - 1,))
+    return Case("", "", seed, style, settings, world, ranks=(world - 1,))
 
 
 def disk_full(seed: int, draw: random.Random) -> Case:
@@ -188,7 +187,7 @@ def disk_full(seed: int, draw: random.Random) -> Case:
         where = {"file": "/dev/full", "mb": draw.randrange(1, 8), "since": since}
         small = ()
     settings = job(MLP, task("between", "save", **where))
-    return Case("", "", seed, "train", settings, also=("exception",), conditions=small)
+    return Case("", "", seed, "train", settings, conditions=small)
 
 
 def slow_start(seed: int, draw: random.Random) -> Case:
@@ -206,7 +205,7 @@ def pipeline_stage(seed: int, draw: random.Random) -> Case:
     # So many microbatches that the bubble of the schedule itself is small.
     settings = job(PIPELINE, work, batch=24, microbatches=24)
     settings["extras"] = {"schedule": draw.choice(["gpipe", "1f1b"])}
-    also = ("straggler",) if do == "tensors" else ("straggler", "host_code")
+    also = () if do == "tensors" else ("host_code",)
     return Case("", "", seed, "staged", settings, 2, "tasks", also=also, ranks=(late,))
 
 
@@ -260,8 +259,7 @@ def small_collectives(seed: int, draw: random.Random) -> Case:
 def uneven_exchange(seed: int, draw: random.Random) -> Case:
     settings = job(TRANSFORMER, steps=70, batch=8)
     settings["extras"] = {"share": round(draw.uniform(0.8, 0.95), 2)}
-    also = ("straggler",)
-    return Case("", "", seed, "experts", settings, 2, "spread", also=also)
+    return Case("", "", seed, "experts", settings, 2, "spread")
 
 
 def blocking_checkpoint(seed: int, draw: random.Random) -> Case:

@@ -304,10 +304,7 @@ class TestPlantedJobs:
         case = drawn.case("host_code", 0)
         assert case.job["tasks"][0]["at"] == "forward"
         found, phases = self.made(case, tmp_path)
-        since = found["since_step"] + 1
-        forward = phases.filter(phases["name"] == "forward").sort("step")["duration"].to_list()
-        lines = truth.read_notes(tmp_path / case.name / "work", 1)[0][2:]
-        own = [truth.part(line, "forward") for line in lines]
-        assert sum(forward) == pytest.approx(sum(own), rel=0.1)
-        planted = [truth.part(line, "tasks") for line in lines]
-        assert sum(planted[since:]) == pytest.approx(found["lost_high_ns"], rel=0.1)
+        forward = phases.filter(phases["name"] == "forward")["duration"].sum()
+        lines = truth.read_notes(tmp_path / case.name / "work", 1)[0]
+        assert forward == pytest.approx(sum(truth.part(line, "forward") for line in lines), rel=0.1)
+        assert score.SMALLEST * found["time_ns"] < found["lost_high_ns"] < forward
