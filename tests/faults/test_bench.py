@@ -259,6 +259,14 @@ class TestTruth:
         other = [note(n, backward=(100, 20, 0)) for n in range(4)]
         assert true_of(case, tmp_path, one, other)["blocked_share"] == 0.1
 
+    def test_a_limit_is_charged_for_what_it_took_and_not_for_its_neighbours(
+        self, tmp_path: Path
+    ) -> None:
+        case = drawn.case("cpu_quota", 0)
+        true_of(case, tmp_path, [note(0, forward=(90, 20, 70))])
+        found = truth.truth(case, tmp_path, {"throttled_ns": 40.0}, 0)
+        assert (found["lost_low_ns"], found["lost_high_ns"]) == (40, 40)
+
     def test_an_exchange_is_not_charged_for_who_comes_late(self, tmp_path: Path) -> None:
         case = Case("", "small_collectives", 0, "parallel", {}, 2, "exchanged")
         found = true_of(

@@ -171,7 +171,7 @@ def bubble(case: Case, steps: Steps, starts: Steps) -> Lost:
     stages, pieces = case.world, int(case.job["microbatches"])
     took = sum(whole(line) for line in steps[0])
     share = (stages - 1) / (pieces + stages - 1)
-    return took * share, took * share
+    return (took - sum(whole(line, READY) for line in steps[0])) * share, took * share
 
 
 def left_out(case: Case, steps: Steps, starts: Steps) -> Lost:
@@ -216,6 +216,9 @@ def truth(case: Case, folder: Path, outside: dict[str, float], code: int) -> dic
         lost = (outside["stopped_ns"],) * 2 if "stopped_ns" in outside else None
     elif case.measure and all(steps):
         lost = MEASURES[case.measure](case, steps, starts)
+        if "throttled_ns" in outside:
+            # Of the time off a core, no more than the limit took; it took some before the steps.
+            lost = (min(lost[1], outside["throttled_ns"]),) * 2
     since = case.since if len(steps[0]) > case.since else 0
     times = [sum(whole(line) for line in lines) for lines in steps]
     return {
