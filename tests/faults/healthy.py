@@ -13,7 +13,7 @@ RANKS: dict[str, Any] = {**TRANSFORMER, "steps": 60, "batch": 16}
 WAYS: dict[str, tuple[str, int, dict[str, Any], dict[str, Any]]] = {
     "plain": ("train", 1, MLP, {}),
     "transformer": ("train", 1, TRANSFORMER, {}),
-    "two workers": ("train", 1, MLP, {"workers": 2}),
+    "two workers": ("train", 1, MLP, {"workers": 2, "layers": 4}),
     "workers and epochs": ("train", 1, TRANSFORMER, {"workers": 1, "epochs": 2, "steps": 70}),
     "evaluation now and then": (
         "train", 1, MLP, {"extras": {"evaluate": {"every": 50, "batches": 3}}},
@@ -36,9 +36,9 @@ WAYS: dict[str, tuple[str, int, dict[str, Any], dict[str, Any]]] = {
     "bfloat16": ("train", 1, TRANSFORMER, {"extras": {"bfloat16": True}}),
     "clipped": ("train", 1, MLP, {"extras": {"clip": True}}),
     "averaged weights": ("train", 1, MLP, {"extras": {"average": True}}),
-    "several optimizers": ("train", 1, MLP, {"extras": {"several": True}}),
+    "several optimizers": ("train", 1, MLP, {"layers": 4, "extras": {"several": True}}),
     "scaled gradients": ("train", 1, MLP, {"extras": {"scaler": True}}),
-    "small and quick": ("train", 1, {"model": "mlp", "width": 768, "batch": 32}, {"steps": 250}),
+    "small and quick": ("train", 1, {**MLP, "width": 768, "layers": 4, "batch": 32}, {"steps": 250}),
     "accelerate": ("accelerated", 1, MLP, {}),
     "accelerate, all together": ("accelerated", 1, TRANSFORMER, {
         "extras": {"clip": True, "schedule": True, "say": {"every": 10}, "accumulate": 2},
