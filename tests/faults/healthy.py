@@ -38,7 +38,9 @@ WAYS: dict[str, tuple[str, int, dict[str, Any], dict[str, Any]]] = {
     "averaged weights": ("train", 1, MLP, {"extras": {"average": True}}),
     "several optimizers": ("train", 1, MLP, {"layers": 4, "extras": {"several": True}}),
     "scaled gradients": ("train", 1, MLP, {"extras": {"scaler": True}}),
-    "small and quick": ("train", 1, {**MLP, "width": 768, "layers": 4, "batch": 32}, {"steps": 250}),
+    "small and quick": ("train", 1, MLP, {
+        "width": 768, "layers": 4, "batch": 32, "steps": 250,
+    }),
     "accelerate": ("accelerated", 1, MLP, {}),
     "accelerate, all together": ("accelerated", 1, TRANSFORMER, {
         "extras": {"clip": True, "schedule": True, "say": {"every": 10}, "accumulate": 2},

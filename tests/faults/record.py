@@ -11,6 +11,7 @@ import importlib.util
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -108,9 +109,12 @@ def record(case: Case, keep: Path) -> dict[str, Any]:
             try:
                 code = process.wait(PATIENCE)
             except subprocess.TimeoutExpired:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, 9)
-                code = process.wait()
+                code = -signal.SIGKILL
+            finally:
+                # Only of one that has not ended: a recorder may still write what is left.
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
     found = truth(case, work, around.measured, code)
     found["wall_s"] = round(time.monotonic() - begun, 1)
     for path in work.glob("state-*"):
