@@ -1,8 +1,8 @@
 """Hook on torch.compile: when something was compiled, for how long, and why once more.
 
-Each compilation is a span of category ``compile`` on the thread that waits for it, and an event when it
-has ended. What is compiled within another compilation is a part of it. Nothing of the compiler is
-imported here: it is watched from the moment that the job imports it.
+Each compilation is a span of category ``compile`` on the thread that waits for it, and an event
+when it has ended. What is compiled within another compilation is a part of it. Nothing of the
+compiler is imported here: it is watched from the moment that the job imports it.
 """
 
 from __future__ import annotations

@@ -23,6 +23,9 @@ from haiprof.views.run.series import Stat
 
 Numbers = npt.NDArray[np.int64]
 
+#: A block in which a part takes this share of its usual one is one in which it takes its time.
+_ACTIVE: Final = 0.5
+
 #: Kinds of events that rules look at.
 FACTS: Final = ("loader", "loader_workers", "threads", "ddp", "compile", "autograd", "exception")
 
@@ -68,6 +71,40 @@ class Rank:
     def stat(self, metric: str) -> Stat | None:
         """Return what was sampled of a metric of its process."""
         return None if self.summary is None else self.summary.stats.get(metric)
+
+    def spent(self, samples: Mapping[str, int]) -> int:
+        """Return the time that samples of the training thread stand for, ns.
+
+        The ledger knows what each cause took; samples only share that out.
+
+        Args:
+            samples: their number, by cause.
+        """
+        mine = self.lines.filter(~pl.col("worker"))
+        sums = dict(mine.group_by("cause").agg(pl.col("samples").sum()).iter_rows())
+        return int(
+            sum(
+                count / sums[cause] * int(self.ledger.of(cause).sum())
+                for cause, count in samples.items()
+                if sums.get(cause)
+            )
+        )
+
+    def extent(self, part: Numbers) -> tuple[int | None, int | None]:
+        """Return the first and the last step in which a part takes its time; None: of the run."""
+        parts = np.add.reduceat(part, self.begins)
+        shares = parts / np.maximum(np.add.reduceat(self.ledger.duration, self.begins), 1)
+        # By where most of it is, as there may be a little of it everywhere.
+        usual = float((shares * parts).sum() / max(int(parts.sum()), 1))
+        active = np.flatnonzero((shares >= _ACTIVE * usual) & (shares > 0))
+        if not len(active):
+            return None, None
+        ends = np.append(self.begins[1:], len(part)) - 1
+        first, last = int(self.begins[active[0]]), int(ends[active[-1]])
+        group, width = self.ledger.group, self.ledger.width
+        since = None if active[0] == 0 else int(group[first]) * width
+        until = None if active[-1] >= len(ends) - 2 else int(group[last]) * width
+        return since, until
 
     @property
     def numbers(self) -> tuple[int, ...]:

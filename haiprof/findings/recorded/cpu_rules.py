@@ -25,6 +25,12 @@ _SURE: Final = 0.05
 _THROTTLES: Final = 0.05
 #: Others take the CPUs if they use this share of them.
 _OTHERS: Final = 0.15
+#: Threads of torch for each CPU from which on they keep each other waiting.
+_TOO_MANY: Final = 1.5
+_FEWER_THREADS: Final = (
+    "set OMP_NUM_THREADS (torch.set_num_threads) and num_workers so that the threads of all ranks "
+    "together are no more than the CPUs"
+)
 #: The job takes the CPUs from itself if it uses this share of those that it may use.
 _ITSELF: Final = 0.8
 
@@ -42,9 +48,16 @@ def queue(case: Case, rank: Rank) -> Iterator[Finding]:
     share = rank.share(part)
     if share.share < _LEAST or share.low < _SURE:
         return
-    taker = _quota(rank) or _too_few(case, rank) or _neighbour(case, rank) or _itself(case, rank)
+    taker = (
+        _quota(rank)
+        or _too_few(case, rank)
+        or _more_threads_than_cpus(case, rank)
+        or _neighbour(case, rank)
+        or _itself(case, rank)
+    )
     if taker is None:
         return
+    since, until = rank.extent(part)
     yield Finding(
         kind=taker.kind,
         problem=taker.problem,
@@ -55,6 +68,8 @@ def queue(case: Case, rank: Rank) -> Iterator[Finding]:
         high_ns=int(share.high * rank.ledger.stepped),
         share=share.share,
         confidence=0.85,
+        since=since,
+        until=until,
         phase="cpu_queue",
         evidence=(rank.of("cpu_queue"), *taker.evidence),
         command="haiprof top",
@@ -100,14 +115,34 @@ def _too_few(case: Case, rank: Rank) -> _Taker | None:
     own = rank.stat(_CPU)
     if allowed is None or every is None or own is None or allowed >= every:
         return None
-    if own.mean / 100 < _ITSELF * allowed:
+    cores = max(own.mean / 100, _job_cores(case, rank) or 0.0)
+    if cores < _ITSELF * allowed:
         return None
     return _Taker(
         "cpu_affinity",
         f"The process may run on {allowed:.0f} of the node's {every:.0f} CPUs, and needs more",
         "widen its CPU affinity (taskset, numactl, the launcher's binding)",
-        (Evidence("samples", _CPU, own.mean / 100, "cores", allowed),),
+        (Evidence("samples", _CPU, cores, "cores", allowed),),
     )
+
+
+def _more_threads_than_cpus(case: Case, rank: Rank) -> _Taker | None:
+    """Say that torch is set to use more threads than there are CPUs."""
+    allowed, _ = _allowed(case, rank)
+    threads = sum(_torch_threads(each) for each in case.beside(rank))
+    if allowed is None or threads < _TOO_MANY * allowed:
+        return None
+    return _Taker(
+        "too_many_threads",
+        f"torch computes with {threads} threads on {allowed:.0f} CPUs",
+        _FEWER_THREADS,
+        (Evidence("events", "threads of torch, all ranks of the node", threads, "count", allowed),),
+    )
+
+
+def _torch_threads(rank: Rank) -> int:
+    known = [each.get("num_threads") for each in rank.facts.get("threads", ())]
+    return next((each for each in reversed(known) if isinstance(each, int)), 0)
 
 
 def _neighbour(case: Case, rank: Rank) -> _Taker | None:
@@ -137,7 +172,6 @@ def _itself(case: Case, rank: Rank) -> _Taker | None:
         "too_many_threads",
         f"The job's own threads and processes use {percent(cores / allowed)} of the CPUs that it "
         f"may use{count}, and take them from the training thread",
-        "set OMP_NUM_THREADS and num_workers so that all ranks' threads together are no more "
-        "than the CPUs",
+        _FEWER_THREADS,
         (Evidence("samples", _CPU, cores, "cores", allowed),),
     )

@@ -16,6 +16,7 @@ from haiprof.findings.finding import LEAST, SURE, Evidence, Finding
 from haiprof.findings.recorded.case import Case, Numbers, Rank
 from haiprof.findings.recorded.doing import AWAY, OTHERS_GIL, PYTHON_CODE, SLEEPING, STOPPED
 from haiprof.findings.recorded.hot import Hot, branches, functions
+from haiprof.findings.recorded.slow import scattered
 from haiprof.views.run import blocks
 from haiprof.views.run.blocks import Share
 from haiprof.views.run.ledger import CAUSES, CODE, WORK
@@ -105,7 +106,9 @@ def away_from_training(_: Case, rank: Rank) -> Iterator[Finding]:
         seldom = int(steps.filter(pl.col("line") == hot.line, pl.col("slow"))["samples"].sum())
         logs = hot.logs >= _MOSTLY or (hot.native >= _NATIVE and _writes(rank))
         where = "between the phases" if hot.cause == "other" else f"in {hot.cause}"
-        stepped = rank.ledger.stepped
+        lost = rank.spent(hot.by_cause)
+        if lost < LEAST * rank.ledger.stepped:
+            continue
         yield Finding(
             kind="logging" if logs else "host_code",
             problem=f"The training thread {_WHAT.get(hot.doing, 'works')} {where}, in {hot.line}"
@@ -114,10 +117,10 @@ def away_from_training(_: Case, rank: Rank) -> Iterator[Finding]:
             if logs
             else "do it in the DataLoader's workers, less often, or with tensor operations",
             ranks=rank.numbers,
-            lost_ns=int(hot.share * stepped),
-            low_ns=int(hot.low * stepped),
-            high_ns=int(hot.high * stepped),
-            share=hot.share,
+            lost_ns=lost,
+            low_ns=int(lost * hot.low / hot.share),
+            high_ns=int(lost * hot.high / hot.share),
+            share=lost / rank.ledger.stepped,
             confidence=0.9,
             phase=hot.cause,
             line=hot.line,
@@ -227,8 +230,13 @@ def slow_steps(_: Case, rank: Rank) -> Iterator[Finding]:
     share = rank.share(excess)
     if share.share < LEAST or share.low < SURE:
         return
+    queued = int(rank.ledger.of("cpu_queue").sum()) / rank.ledger.stepped
+    if share.share < queued >= _BUSY:
+        return  # a thread that waits for a CPU has slow steps for that reason
     by_cause = rank.slow.sum(0)
     cause = CAUSES[int(by_cause.argmax())]
+    if not scattered(rank):
+        return  # a part of the run, of which other rules speak
     numbers = rank.ledger.group[excess > 0]
     lines = rank.lines.filter(pl.col("slow"), pl.col("cause") == cause)
     count = int(lines["samples"].sum())
@@ -318,7 +326,8 @@ def _of_cause(
     seldom = np.count_nonzero(part) < len(rank.begins)
     if share.share >= LEAST and (seldom or share.low >= SURE):
         lost = int(part.sum())
-        yield _finding(rank, kind, problem, advice, lost, share, cause, confidence)
+        extent = rank.extent(part)
+        yield _finding(rank, kind, problem, advice, lost, share, cause, confidence, steps=extent)
 
 
 def _finding(
@@ -331,7 +340,7 @@ def _finding(
     cause: str,
     confidence: float,
     line: str | None = None,
-    steps: tuple[int, int] | None = None,
+    steps: tuple[int | None, int | None] = (None, None),
 ) -> Finding:
     stepped = rank.ledger.stepped
     return Finding(
@@ -346,8 +355,8 @@ def _finding(
         confidence=confidence,
         phase=cause,
         line=line,
-        since=None if steps is None else steps[0],
-        until=None if steps is None else steps[1],
+        since=steps[0],
+        until=steps[1],
         evidence=(rank.of(cause),),
         command="haiprof report",
     )

@@ -43,6 +43,7 @@ class Hot(NamedTuple):
         logs: share of them that write to a log, or to a file.
         native: share of them that run without the GIL.
         cause: of the ledger in which most of them are.
+        by_cause: samples in it, by cause.
     """
 
     function: str
@@ -56,6 +57,7 @@ class Hot(NamedTuple):
     logs: float
     native: float
     cause: str
+    by_cause: dict[str, int]
 
     @property
     def counts(self) -> bool:
@@ -86,7 +88,20 @@ def _hot(name: str, rows: pl.DataFrame, of: int) -> Hot:
     native = int(rows.filter(free)["samples"].sum()) / count
     line, doing, cause = (_most(rows, each) for each in ("line", "doing", "cause"))
     low, high = _interval(count, of)
-    return Hot(name, line, count / of, low, high, count, of, doing, logs, native, cause)
+    return Hot(
+        name,
+        line,
+        count / of,
+        low,
+        high,
+        count,
+        of,
+        doing,
+        logs,
+        native,
+        cause,
+        {str(name): int(part["samples"].sum()) for (name,), part in rows.group_by("cause")},
+    )
 
 
 def _interval(count: int, of: int) -> tuple[float, float]:

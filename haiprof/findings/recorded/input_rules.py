@@ -15,6 +15,7 @@ from haiprof.findings.finding import LEAST, SURE, Evidence, Finding
 from haiprof.findings.recorded.case import Case, Rank
 from haiprof.findings.recorded.doing import PIPED, READING
 from haiprof.findings.recorded.hot import Hot, functions
+from haiprof.findings.recorded.slow import scattered
 from haiprof.views.run.ledger import CODE
 
 #: Loading waits for storage if this share of it is in reads.
@@ -32,11 +33,12 @@ def slow_input(_: Case, rank: Rank) -> Iterator[Finding]:
     share = rank.share(part)
     if share.share < LEAST or share.low < SURE:
         return
-    if rank.slow[:, CODE["input"]].sum() > _SELDOM * part.sum():
+    in_slow_steps = rank.slow[:, CODE["input"]].sum()
+    if in_slow_steps > _SELDOM * part.sum() and scattered(rank):
         return  # of single batches: see host_rules.slow_steps
     loading = rank.lines.filter(pl.col("cause") == "input")
     of_workers = loading.filter(pl.col("worker"))
-    in_workers = of_workers.height > 0
+    in_workers = of_workers.height > 0 or _workers(rank) > 0
     # Without workers the training thread loads; with them it only waits.
     rows = of_workers.filter(~_waits_for_work()) if in_workers else loading.filter(
         ~pl.col("worker")
@@ -46,6 +48,7 @@ def slow_input(_: Case, rank: Rank) -> Iterator[Finding]:
     from_storage = 0.0
     if count >= _FEWEST:
         from_storage = int(rows.filter(_reads())["samples"].sum()) / count
+    since, until = rank.extent(part)
     yield Finding(
         kind="slow_storage" if from_storage >= _MOSTLY else "slow_loader",
         problem=_problem(hot, from_storage, in_workers),
@@ -56,6 +59,8 @@ def slow_input(_: Case, rank: Rank) -> Iterator[Finding]:
         high_ns=int(share.high * rank.ledger.stepped),
         share=share.share,
         confidence=0.95 if hot else 0.85,
+        since=since,
+        until=until,
         phase="input",
         line=hot.line if hot else None,
         evidence=(
@@ -97,15 +102,16 @@ def _problem(hot: Hot | None, from_storage: float, in_workers: bool) -> str:
 
 
 def _advice(rank: Rank, from_storage: float, in_workers: bool) -> str:
-    loaders = rank.facts.get("loader", ())
-    workers = max((_number(each.get("num_workers")) for each in loaders), default=None)
+    workers = _workers(rank)
     if from_storage >= _MOSTLY:
         return "keep the data on a faster disk, in larger files or in memory"
-    if workers == 0 or (workers is None and not in_workers):
+    if not in_workers:
         return "load in other processes: DataLoader(num_workers=…, persistent_workers=True)"
     more = f"more than {workers}" if workers else "more"
     return f"use {more} workers, or make that function cheaper"
 
 
-def _number(value: object) -> int:
-    return value if isinstance(value, int) else 0
+def _workers(rank: Rank) -> int:
+    """Return the most workers that a DataLoader of a rank has, as far as that is known."""
+    settings = (each.get("num_workers") for each in rank.facts.get("loader", ()))
+    return max((each for each in settings if isinstance(each, int)), default=0)

@@ -148,6 +148,16 @@ def test_a_slow_loader_is_named_with_its_line() -> None:
     assert "num_workers" in finding.advice
 
 
+def test_when_it_began_and_ended_is_known() -> None:
+    slow = {n: {"dataloader": 60.0} for n in range(40, 80)}
+    (finding,) = found(rank(life(seldom=slow), torch_lines(100)))
+    assert finding.kind == "slow_loader"
+    assert 30 <= (finding.since or 0) <= 50
+    assert 70 <= (finding.until or 0) <= 90
+    (always,) = found(rank(life({"dataloader": 50.0}), torch_lines(100)))
+    assert (always.since, always.until) == (None, None)
+
+
 def test_of_a_loader_with_workers_theirs_is_the_line() -> None:
     waits = line("input", 40, state="waiting", waits_in="futex_do_wait", gil=False)
     works = line("input", 70, "Data.load (/job/data.py:8)", worker=True)
@@ -194,7 +204,10 @@ def test_a_seldom_checkpoint_counts_when_it_costs_enough() -> None:
 )
 def test_what_the_thread_does_besides_training_is_named(sample: dict[str, Any]) -> None:
     (finding,) = found(rank(life({"other": 25}), [sample, *torch_lines(80)]))
-    assert (finding.kind, finding.line, finding.share) == ("host_code", LINE, 0.2)
+    assert (finding.kind, finding.line) == ("host_code", LINE)
+    took = {"other": 25, "forward": 30}[sample["cause"]]
+    of = 20 / (20 if sample["cause"] == "other" else 100)
+    assert finding.lost_ns == pytest.approx(STEPS * took * of * MS, rel=0.01)
 
 
 def test_what_the_loop_calls_is_one_thing_whatever_it_calls_in_turn() -> None:
@@ -207,7 +220,7 @@ def test_what_the_loop_calls_is_one_thing_whatever_it_calls_in_turn() -> None:
              path="main (/job/train.py:7);say (/job/log.py:5)"),
     ]  # fmt: skip
     (finding,) = found(rank(life({"other": 40}), [*calls, *torch_lines(70)]))
-    assert (finding.kind, finding.share) == ("host_code", 0.3)
+    assert (finding.kind, finding.lost_ns) == ("host_code", STEPS * 40 * MS)
     assert finding.line == "text (/job/log.py:8)"
     assert finding.problem.endswith("in text (/job/log.py:8), called from say (/job/log.py)")
 
@@ -275,6 +288,7 @@ def queued(percent: float, **more: Any) -> Any:
         ("cpu_affinity", {"cpu": 95, "allowed": 1}, 14),
         ("cpu_neighbour", {"cpu": 100}, 90),
         ("too_many_threads", {"cpu": 780, "threads": 64}, 99),
+        ("cpu_affinity", {"cpu": 85, "allowed": 1}, 90),
     ],
 )
 def test_who_takes_the_cpu(kind: str, of_rank: dict[str, float], of_node: float) -> None:
@@ -282,6 +296,14 @@ def test_who_takes_the_cpu(kind: str, of_rank: dict[str, float], of_node: float)
     (finding,) = found(one, nodes=[node(of_node)])
     assert finding.kind == kind
     assert 0.25 < (finding.share or 0) < 0.32
+
+
+def test_more_threads_than_cpus_explain_it_whoever_else_is_there() -> None:
+    facts = {"threads": [{"num_threads": 4, "affinity": 8}, {"num_threads": 24, "affinity": 8}]}
+    one = rank(queued(30), torch_lines(100), summary=stats(cpu=500), facts=facts)
+    (finding,) = found(one, nodes=[node(99)])
+    assert finding.kind == "too_many_threads"
+    assert "24 threads on 8 CPUs" in finding.problem
 
 
 def test_a_queue_that_nobody_explains_is_not_blamed_on_anyone() -> None:
@@ -475,7 +497,7 @@ def test_an_end_that_the_user_asked_for_is_no_finding() -> None:
 def test_what_costs_most_comes_first() -> None:
     lines = [line("other", 30), *torch_lines(70)]
     assert kinds(rank(life({"other": 40, "gc": 12}), lines)) == ["host_code", "garbage_collection"]
-    assert kinds(rank(life({"other": 40, "gc": 25}), [line("other", 12), *torch_lines(88)])) == [
+    assert kinds(rank(life({"other": 15, "gc": 25}), [line("other", 12), *torch_lines(88)])) == [
         "garbage_collection",
         "host_code",
     ]

@@ -140,8 +140,8 @@ SPAN = st.tuples(
         [
             ("phase", "forward"), ("phase", "backward"), ("phase", "optimizer"),
             ("phase", "gradient_sync"), ("phase", "recompute"), ("phase", "dataloader"),
-            ("phase", "eval"), ("phase", "deep_trace"), ("gc", "gc 0"), ("compile", "f"), ("checkpoint", "checkpoint.save"),
-            ("checkpoint", "checkpoint.load"), ("step", "step"),
+            ("phase", "eval"), ("phase", "deep_trace"), ("gc", "gc 0"), ("compile", "f"),
+            ("checkpoint", "checkpoint.save"), ("checkpoint", "checkpoint.load"), ("step", "step"),
         ]
     ),
     st.one_of(st.none(), st.integers(0, 5)),
