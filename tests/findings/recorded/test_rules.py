@@ -199,14 +199,14 @@ def test_a_seldom_checkpoint_counts_when_it_costs_enough() -> None:
         line("other", 20),
         line("other", 20, state="waiting", waits_in="hrtimer_nanosleep", gil=False),
         line("other", 20, package="numpy", gil=False),
-        line("forward", 20),
+        line("forward", 40),
     ],
 )
 def test_what_the_thread_does_besides_training_is_named(sample: dict[str, Any]) -> None:
     (finding,) = found(rank(life({"other": 25}), [sample, *torch_lines(80)]))
     assert (finding.kind, finding.line) == ("host_code", LINE)
     took = {"other": 25, "forward": 30}[sample["cause"]]
-    of = 20 / (20 if sample["cause"] == "other" else 100)
+    of = 1 if sample["cause"] == "other" else 40 / 120
     assert finding.lost_ns == pytest.approx(STEPS * took * of * MS, rel=0.01)
 
 
