@@ -146,6 +146,7 @@ def test_how_a_program_ended_is_known(ends: dict[str, Path], name: str) -> None:
     ending = (ended["kind"], ended["exit_code"], ended["signal"], ended["reason"])
     assert ending == (way.kind, way.code, way.signal, way.reason)
     assert way.text in ended["text"]
+    assert (name != "exception") or "after KeyError: 'missing'" in ended["text"]
     assert about["state"] == way.state
     assert len(ended["text"]) < 600
     assert ended["text"].isprintable()
@@ -158,6 +159,7 @@ def test_how_a_program_ended_is_known(ends: dict[str, Path], name: str) -> None:
 def test_an_exception_is_an_event_with_its_last_lines_and_its_cause(ends: dict[str, Path]) -> None:
     (event,) = rows(ends["exception"], "exception")
     assert event["text"].startswith("ValueError: no \x1b[31mxxx")
+    assert event["text"].endswith(", after KeyError: 'missing'")
     assert len(event["text"]) < 1100
     document = json.loads(event["attributes"])
     assert document["type"] == "ValueError"

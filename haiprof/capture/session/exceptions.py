@@ -20,8 +20,8 @@ from typing import Any, Final
 _MESSAGE: Final = 1000
 _TRACEBACK: Final = 4096
 _OF_CAUSE: Final = 1500
-#: Characters of what led to an exception, in its text.
-_AFTER: Final = 300
+#: Characters of an exception, and of what led to it, in a text that has both.
+_AFTER: Final = 200
 _FRAMES: Final = 8
 #: Frames of a traceback, and causes of an exception, that are looked at.
 _DEEPEST: Final = 10_000
@@ -131,7 +131,8 @@ def _described(error: BaseException, where: TracebackType | None) -> tuple[str, 
     first = _first_cause(error)
     if first is not error:
         reason = " ".join(_message(first).split())
-        text += f", after {_name(type(first))}: {reason}"[:_AFTER]
+        # Both must fit in a line, of which the end is cut.
+        text = f"{text[:_AFTER]}, after {_name(type(first))}: {reason[:_AFTER]}"
     file, line, function = _place(where)
     attributes: dict[str, Any] = {"type": kind, "traceback": _last_lines(error, where)}
     if file:
