@@ -10,7 +10,7 @@ the waiting is recorded, and was subtracted before (:mod:`haiprof.answers.late_r
 
 The steps in which a rank is late are those that maximize the sum of (excess - half its level) (the
 maximum subarray), which is the change point of a step in the mean, given the noise of single steps.
-They count if they matter and exceed the noise.
+They count if they matter and exceed the noise: of single steps, and of blocks (:mod:`.blocks`).
 
 Times are int64 ns, shares of one.
 """
@@ -26,12 +26,19 @@ import polars as pl
 
 from haiprof.common.numbers import milliseconds, percent
 from haiprof.views.intervals import Times
+from haiprof.views.run import blocks
 from haiprof.views.run.rank_parts import Cube, RankParts
 
 #: A delay by a smaller part of a step is not worth mentioning.
 WORTH: Final = 0.05
 #: The mean of the late steps must exceed 0 by this many standard errors.
 SURE: Final = 6.0
+#: A delay matters that costs this share of all steps, or this one of those in which it is.
+_OF_ALL: Final = 0.01
+_MUCH: Final = 0.25
+#: Of this many blocks of steps their means must exceed 0 by so many standard errors, too.
+_FEWEST_BLOCKS: Final = 5
+_SURE_OF_BLOCKS: Final = 4.0
 #: With fewer steps, the beginning of the delay is not reported.
 FEWEST: Final = 5
 #: A rank that is late until the last steps of the run is late for good; this many, or this share.
@@ -175,9 +182,23 @@ def _late(excess: Reals, steps: Times, typical: float) -> tuple[int, int, Reals]
         count = last - first + 1
         if count < FEWEST or float(whole[first : last + 1].mean()) * np.sqrt(count) < SURE * noise:
             return None
+        late = whole[first : last + 1]
+        matters = float(late.sum()) >= _OF_ALL * typical * len(steps)
+        if not (matters or float(late.mean()) >= _MUCH * typical) or not _in_blocks(late, typical):
+            return None
     if float(np.median(whole[first : last + 1])) < WORTH * typical:
         return None
     return first, last, np.median(excess[first : last + 1], 0)
+
+
+def _in_blocks(late: Reals, typical: float) -> bool:
+    """Say whether a delay is sure if neighbouring steps are alike: by the means of whole blocks."""
+    size = max(blocks.STEPS, int(np.ceil(blocks.NS / max(typical, 1.0))))
+    count = len(late) // size
+    if count < _FEWEST_BLOCKS:
+        return True
+    means = late[: count * size].reshape(count, size).mean(1)
+    return float(means.mean() * np.sqrt(count)) >= _SURE_OF_BLOCKS * float(means.std(ddof=1))
 
 
 def _heaviest(values: Reals) -> tuple[int, int]:

@@ -22,6 +22,7 @@ def job(
     late: dict[tuple[int, int, int, str], float] | None = None,
     noise: float = 0.05,
     seed: int = 0,
+    lasting: float = 0.0,
 ) -> pl.DataFrame:
     """Steps of ranks that leave backward together.
 
@@ -31,13 +32,17 @@ def job(
         late: (rank, first step, last step, part) -> ms more there.
         noise: standard deviation of each part, as a share of it.
         seed: of the noise.
+        lasting: standard deviation of what a rank takes more or less for 50 steps, as a share.
     """
     random = np.random.default_rng(seed)
     rows = []
     now = np.zeros(ranks)
+    slower = np.ones(ranks)
     for step in range(steps):
+        if step % 50 == 0:
+            slower = 1 + lasting * random.standard_normal(ranks)
         for part, usual in WORK.items():
-            took = usual * (1 + noise * random.standard_normal(ranks))
+            took = usual * slower * (1 + noise * random.standard_normal(ranks))
             for (rank, first, last, where), more in (late or {}).items():
                 if first <= step <= last and where == part:
                     took[rank] += more
@@ -112,6 +117,11 @@ def test_a_rank_that_is_always_a_bit_late_and_then_much_is_reported_from_then_on
 def test_nobody_is_late_by_chance() -> None:
     for seed in range(20):
         assert not found(job(seed=seed, noise=0.2))
+
+
+def test_nobody_is_late_by_neighbours_that_come_and_go() -> None:
+    counts = [len(found(job(ranks=2, steps=1500, seed=seed, lasting=0.08))) for seed in range(10)]
+    assert sum(counts) <= 1
 
 
 def test_one_slow_step_is_none() -> None:
