@@ -145,16 +145,16 @@ def other_threads(_: Case, rank: Rank) -> Iterator[Finding]:
     as_hot = functions(blocked.with_columns(pl.lit(line).alias("line")), every)[0]
     if not as_hot.counts:
         return
-    stepped = rank.ledger.stepped
+    lost = rank.spent(as_hot.by_cause)
     yield Finding(
         kind="gil",
         problem=f"Another thread keeps Python's lock (GIL) from the training thread, in {line}",
         advice="run that thread's work in a process of its own, or in code that gives the GIL back",
         ranks=rank.numbers,
-        lost_ns=int(as_hot.share * stepped),
-        low_ns=int(as_hot.low * stepped),
-        high_ns=int(as_hot.high * stepped),
-        share=as_hot.share,
+        lost_ns=lost,
+        low_ns=int(lost * as_hot.low / as_hot.share),
+        high_ns=int(lost * as_hot.high / as_hot.share),
+        share=lost / rank.ledger.stepped,
         confidence=0.85,
         phase=as_hot.cause,
         line=line,
@@ -295,17 +295,24 @@ def slow_start(_: Case, rank: Rank) -> Iterator[Finding]:
 def stopped(_: Case, rank: Rank) -> Iterator[Finding]:
     """Say that the process was stopped, as by a debugger or SIGSTOP."""
     rows = rank.lines.filter(~pl.col("worker"), pl.col("doing") == STOPPED)
-    count, every = int(rows["samples"].sum()), _samples_in_steps(rank)
-    if not every or count / every < LEAST:
+    count, sampling = int(rows["samples"].sum()), rank.process.stacks
+    lived = rank.ledger.end - rank.ledger.begin
+    if sampling is None or not sampling.hz:
         return
-    stepped = rank.ledger.stepped
+    # Each sample is that long, whatever the process would have done.
+    lost = int(count / sampling.hz * 1e9)
+    if lost < LEAST * lived:
+        return
+    every = int(rank.lines.filter(~pl.col("worker"))["samples"].sum())
     yield Finding(
         kind="stopped",
         problem="The process was stopped by a signal or a debugger",
         advice="find out who sends SIGSTOP, or attaches a debugger",
         ranks=rank.numbers,
-        lost_ns=int(count / every * stepped),
-        share=count / every,
+        lost_ns=lost,
+        low_ns=lost,
+        high_ns=lost,
+        share=lost / lived,
         confidence=0.95,
         evidence=(Evidence("stacks", "state stopped", count, "samples", every),),
     )

@@ -19,7 +19,7 @@ from haiprof.findings.recorded import end_rules, memory_rules
 from haiprof.findings.recorded.case import Case, Rank
 from haiprof.findings.recorded.doing import doing
 from haiprof.findings.recorded.rules import findings
-from haiprof.runs import Ending, Process
+from haiprof.runs import Ending, Process, StackSampling
 from haiprof.views.run import slow_steps
 from haiprof.views.run.hot_lines import LINES_SCHEMA
 from haiprof.views.run.overview import Summary
@@ -442,7 +442,10 @@ def test_pressure_on_memory() -> None:
 
 def test_a_stopped_process() -> None:
     stopped = line("forward", 30, state="stopped", gil=False)
-    assert kinds(rank(life(), [stopped, *torch_lines(70)])) == ["stopped"]
+    one = rank(life(), [stopped, *torch_lines(70)])
+    sampled = dataclasses.replace(one.process, stacks=StackSampling(10.0))
+    (finding,) = found(dataclasses.replace(one, process=sampled))
+    assert (finding.kind, finding.lost_ns) == ("stopped", 3_000 * MS)
 
 
 def ending(kind: str, **more: Any) -> Ending:
