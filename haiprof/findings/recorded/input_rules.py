@@ -12,6 +12,7 @@ import polars as pl
 
 from haiprof.common.numbers import percent
 from haiprof.findings.finding import LEAST, SURE, Evidence, Finding
+from haiprof.findings.hardware import slow_nfs
 from haiprof.findings.recorded.case import Case, Rank
 from haiprof.findings.recorded.doing import PIPED, READING
 from haiprof.findings.recorded.hot import Hot, functions
@@ -27,7 +28,7 @@ _FEWEST: Final = 10
 _SELDOM: Final = 0.7
 
 
-def slow_input(_: Case, rank: Rank) -> Iterator[Finding]:
+def slow_input(case: Case, rank: Rank) -> Iterator[Finding]:
     """Say that the loop waits for data, where loading spends its time, and on what."""
     part = rank.ledger.of("input")
     share = rank.share(part)
@@ -48,11 +49,13 @@ def slow_input(_: Case, rank: Rank) -> Iterator[Finding]:
     from_storage = 0.0
     if count >= _FEWEST:
         from_storage = int(rows.filter(_reads())["samples"].sum()) / count
+    mount = slow_nfs([rank.summary], case.nodes) if rank.summary is not None else ""
+    of_storage = bool(mount) or from_storage >= _MOSTLY
     since, until = rank.extent(part)
     yield Finding(
-        kind="slow_storage" if from_storage >= _MOSTLY else "slow_loader",
-        problem=_problem(hot, from_storage, in_workers),
-        advice=_advice(rank, from_storage, in_workers),
+        kind="slow_storage" if of_storage else "slow_loader",
+        problem=_problem(hot, from_storage, in_workers) + (f". {mount}" if mount else ""),
+        advice=_advice(rank, of_storage, in_workers),
         ranks=rank.numbers,
         lost_ns=int(part.sum()),
         low_ns=int(share.low * rank.ledger.stepped),
@@ -101,9 +104,9 @@ def _problem(hot: Hot | None, from_storage: float, in_workers: bool) -> str:
     return f"{what}, and {where}"
 
 
-def _advice(rank: Rank, from_storage: float, in_workers: bool) -> str:
+def _advice(rank: Rank, of_storage: bool, in_workers: bool) -> str:
     workers = _workers(rank)
-    if from_storage >= _MOSTLY:
+    if of_storage:
         return "keep the data on a faster disk, in larger files or in memory"
     if not in_workers:
         return "load in other processes: DataLoader(num_workers=…, persistent_workers=True)"

@@ -401,7 +401,7 @@ def test_slow_nfs_is_reported_only_while_the_loop_waits_for_data(
     summaries(tmp_path, node, phases=phases)
     third = Analyzer(tmp_path / "r").headline()[2]
     assert reported == third.endswith(
-        "step). A read from NFS /data took 45 ms on average, at 30 MB/s "
+        "A read from NFS /data took 45 ms on average, at 30 MB/s "
         "(io.nfs_read_rtt.milliseconds), while the training loop on n0 waited 42 % of the time "
         "for the DataLoader"
     )
