@@ -122,4 +122,9 @@ def late_ranks_are_reported(tmp_path: Path) -> None:
         assert row["persistent"] is (rank == 3)
     assert rows[1]["late"] == pytest.approx(250e6, rel=0.3)
     assert found.filter(pl.col("rank") == 3)["words"][0].startswith("Rank 3 is late by ")
-    assert analyzer.headline()[2].startswith(found["words"][0])
+    named = {finding.ranks: finding for finding in analyzer.findings() if len(finding.ranks) == 1}
+    assert named[(1,)].kind == "straggler"
+    assert named[(1,)].lost_ns == pytest.approx(PART * 250e6, rel=0.3)
+    assert (named[(1,)].since, named[(1,)].until) == (PART, 2 * PART - 1)
+    assert named[(2,)].kind == "slow_loader"
+    assert named[(3,)].phase == "cpu_queue"

@@ -23,9 +23,6 @@ from haiprof.views.run.series import Stat
 
 Numbers = npt.NDArray[np.int64]
 
-#: A block in which a part takes this share of its usual one is one in which it takes its time.
-_ACTIVE: Final = 0.5
-
 #: Kinds of events that rules look at.
 FACTS: Final = ("loader", "loader_workers", "threads", "ddp", "compile", "autograd", "exception")
 
@@ -92,18 +89,16 @@ class Rank:
 
     def extent(self, part: Numbers) -> tuple[int | None, int | None]:
         """Return the first and the last step in which a part takes its time; None: of the run."""
-        parts = np.add.reduceat(part, self.begins)
-        shares = parts / np.maximum(np.add.reduceat(self.ledger.duration, self.begins), 1)
-        # By where most of it is, as there may be a little of it everywhere.
-        usual = float((shares * parts).sum() / max(int(parts.sum()), 1))
-        active = np.flatnonzero((shares >= _ACTIVE * usual) & (shares > 0))
-        if not len(active):
+        parts = np.add.reduceat(part, self.begins).astype(np.float64)
+        wholes = np.add.reduceat(self.ledger.duration, self.begins).astype(np.float64)
+        found = blocks.stretch(parts, wholes)
+        if found is None:
             return None, None
         ends = np.append(self.begins[1:], len(part)) - 1
-        first, last = int(self.begins[active[0]]), int(ends[active[-1]])
+        first, last = int(self.begins[found[0]]), int(ends[found[1]])
         group, width = self.ledger.group, self.ledger.width
-        since = None if active[0] == 0 else int(group[first]) * width
-        until = None if active[-1] >= len(ends) - 2 else int(group[last]) * width
+        since = None if found[0] == 0 else int(group[first]) * width
+        until = None if found[1] >= len(ends) - 2 else int(group[last]) * width
         return since, until
 
     @property

@@ -27,6 +27,8 @@ _THROTTLES: Final = 0.05
 _OTHERS: Final = 0.15
 #: Threads of torch for each CPU from which on they keep each other waiting.
 _TOO_MANY: Final = 1.5
+#: … if they use at least this share of them.
+_AT_LEAST: Final = 0.5
 _FEWER_THREADS: Final = (
     "set OMP_NUM_THREADS (torch.set_num_threads) and num_workers so that the threads of all ranks "
     "together are no more than the CPUs"
@@ -128,9 +130,12 @@ def _too_few(case: Case, rank: Rank) -> _Taker | None:
 
 def _more_threads_than_cpus(case: Case, rank: Rank) -> _Taker | None:
     """Say that torch is set to use more threads than there are CPUs."""
-    allowed, _ = _allowed(case, rank)
-    threads = sum(_torch_threads(each) for each in case.beside(rank))
-    if allowed is None or threads < _TOO_MANY * allowed:
+    own, every = _torch_threads(rank), sum(_torch_threads(each) for each in case.beside(rank))
+    mine, cpus = _allowed(case, rank)
+    # Ranks may be bound to CPUs of their own.
+    threads, allowed = (own, mine) if mine and own >= _TOO_MANY * mine else (every, cpus)
+    cores = _job_cores(case, rank) or 0.0
+    if not allowed or threads < _TOO_MANY * allowed or cores < _AT_LEAST * allowed:
         return None
     return _Taker(
         "too_many_threads",

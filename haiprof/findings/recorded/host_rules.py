@@ -17,7 +17,6 @@ from haiprof.findings.recorded.case import Case, Numbers, Rank
 from haiprof.findings.recorded.doing import AWAY, OTHERS_GIL, PYTHON_CODE, SLEEPING, STOPPED
 from haiprof.findings.recorded.hot import Hot, branches, functions
 from haiprof.findings.recorded.slow import scattered
-from haiprof.views.run import blocks
 from haiprof.views.run.blocks import Share
 from haiprof.views.run.ledger import CAUSES, CODE, WORK
 
@@ -104,7 +103,8 @@ def away_from_training(_: Case, rank: Rank) -> Iterator[Finding]:
         if not hot.counts:
             continue
         seldom = int(steps.filter(pl.col("line") == hot.line, pl.col("slow"))["samples"].sum())
-        logs = hot.logs >= _MOSTLY or (hot.native >= _NATIVE and _writes(rank))
+        writes = hot.native >= _NATIVE and hot.cause == "other" and _writes(rank)
+        logs = hot.logs >= _MOSTLY or (writes and hot.doing != SLEEPING)
         where = "between the phases" if hot.cause == "other" else f"in {hot.cause}"
         lost = rank.spent(hot.by_cause)
         if lost < LEAST * rank.ledger.stepped:
@@ -181,11 +181,9 @@ def slower_since(_: Case, rank: Rank) -> Iterator[Finding]:
         return
     before = np.median(rank.ledger.causes[:at], 0).astype(np.int64)
     codes = [CODE[cause] for cause in WORK]
-    more = np.maximum(own[at:] - int(before[codes].sum()), 0)
-    # How sure it is, is a question to the steps after the change.
-    later = rank.ledger.duration[at:]
-    found = blocks.share(more, later, blocks.edges(later, rank.ledger.count[at:]))
-    share = Share(*(each * int(later.sum()) / rank.ledger.stepped for each in found))
+    more = np.zeros_like(own)
+    more[at:] = np.maximum(own[at:] - int(before[codes].sum()), 0)
+    share = rank.share(more)
     if share.share < LEAST or share.low < SURE:
         return
     after = np.median(rank.ledger.causes[at:], 0).astype(np.int64)

@@ -139,9 +139,9 @@ def _late(job: _Aligned, number: int, excess: Numbers, share: blocks.Share) -> F
     }
     what = where.get(cause, f"in {cause}")
     line = hot.line if hot is not None and hot.share >= 0.5 and hot.samples >= 5 else None
-    steps = np.flatnonzero(excess > SURE * job.duration)
-    since = int(job.ledgers[number].group[job.rows[number]][steps[0]] * job.ledgers[number].width)
-    late = milliseconds(float(np.median(excess)))
+    first, last = _stretch(job, excess)
+    group, width = job.ledgers[number].group[job.rows[number]], job.ledgers[number].width
+    late = milliseconds(float(excess[first : last + 1].mean()) / width)
     return Finding(
         kind="straggler",
         problem=f"{rank.process.label.capitalize()} is late, by {late} a step, {what}"
@@ -154,7 +154,8 @@ def _late(job: _Aligned, number: int, excess: Numbers, share: blocks.Share) -> F
         high_ns=int(share.high * whole),
         share=share.share,
         confidence=0.95,
-        since=since,
+        since=int(group[first]) * width,
+        until=None if last == len(group) - 1 else int(group[last]) * width,
         phase=cause,
         line=line,
         evidence=(
@@ -165,6 +166,15 @@ def _late(job: _Aligned, number: int, excess: Numbers, share: blocks.Share) -> F
         refuted_by=(("the others would not wait for it", True),),
         command="haiprof report",
     )  # fmt: skip
+
+
+def _stretch(job: _Aligned, part: Numbers) -> tuple[int, int]:
+    """Return the first and the last group of steps in which a part takes its time."""
+    parts, wholes = (np.add.reduceat(each, job.begins) for each in (part, job.duration))
+    found = blocks.stretch(parts.astype(np.float64), wholes.astype(np.float64))
+    ends = np.append(job.begins[1:], len(part)) - 1
+    first, last = found or (0, len(ends) - 1)
+    return int(job.begins[first]), int(ends[last])
 
 
 def _by_messages(operations: pl.DataFrame) -> bool:

@@ -7,6 +7,7 @@ late rank the others' waiting, a slow function the phase it is in.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeAlias
 
@@ -20,6 +21,8 @@ from haiprof.findings.recorded import (
 )
 from haiprof.findings.recorded.case import Case, Rank
 
+#: Lines of one function are one thing.
+_LINE: Final = re.compile(r":\d+\)$")
 OfRank: TypeAlias = Callable[[Case, Rank], Iterator[Finding]]
 OfRun: TypeAlias = Callable[[Case], Iterator[Finding]]
 
@@ -60,7 +63,8 @@ def _merged(found: Iterable[Finding]) -> list[Finding]:
     """Join what several ranks have in common: they lose the same time, at the same time."""
     together: dict[tuple[str, str | None], list[Finding]] = {}
     for finding in found:
-        together.setdefault((finding.kind, finding.line), []).append(finding)
+        where = None if finding.line is None else _LINE.sub(")", finding.line)
+        together.setdefault((finding.kind, where), []).append(finding)
     merged = []
     for several in together.values():
         worst = max(several, key=lambda one: one.lost_ns or 0)

@@ -19,6 +19,10 @@ STEPS: Final = 10
 NS: Final = 10**9
 #: Beyond this many blocks neighbouring ones are joined.
 _MOST: Final = 500
+#: A block in which a part takes this share of its usual one is one in which it takes its time.
+_ACTIVE: Final = 0.5
+#: With fewer blocks nothing is known of the spread between them.
+FEWEST: Final = 3
 _DRAWS: Final = 1000
 _LOW, _HIGH = 2.5, 97.5
 
@@ -53,7 +57,9 @@ def edges(duration: Numbers, count: Numbers) -> Numbers:
 def share(part: Numbers, whole: Numbers, begins: Numbers) -> Share:
     """Return the share of a part of the time, with its interval.
 
-    With fewer than three blocks nothing is known of its spread: the interval is 0 to 1.
+    What takes its time in one stretch of the run only is as sure as it is within that stretch:
+    that other steps are without it is no doubt about it. With fewer than three blocks, of the run
+    or of that stretch, nothing is known of its spread: the interval is 0 to 1.
 
     Args:
         part: of each group of steps, ns.
@@ -65,9 +71,30 @@ def share(part: Numbers, whole: Numbers, begins: Numbers) -> Share:
     parts = np.add.reduceat(part, begins).astype(np.float64)
     wholes = np.add.reduceat(whole, begins).astype(np.float64)
     found = float(parts.sum() / wholes.sum())
-    if len(begins) < 3:
+    first, last = stretch(parts, wholes) or (0, len(begins) - 1)
+    inside = slice(first, last + 1)
+    count = last + 1 - first
+    if count < FEWEST:
         return Share(found, 0.0, 1.0)
-    draws = np.random.default_rng(0).integers(0, len(begins), (_DRAWS, len(begins)))
-    shares = parts[draws].sum(1) / np.maximum(wholes[draws].sum(1), 1)
-    low, high = np.percentile(shares, (_LOW, _HIGH))
+    draws = np.random.default_rng(0).integers(0, count, (_DRAWS, count))
+    drawn = parts[inside][draws].sum(1) / np.maximum(wholes[inside][draws].sum(1), 1)
+    outside = float((parts.sum() - parts[inside].sum()) / wholes.sum())
+    low, high = np.percentile(drawn, (_LOW, _HIGH)) * wholes[inside].sum() / wholes.sum() + outside
     return Share(found, float(low), float(high))
+
+
+def stretch(
+    parts: npt.NDArray[np.float64], wholes: npt.NDArray[np.float64]
+) -> tuple[int, int] | None:
+    """Return the first and the last block in which a part takes its time; None: in none.
+
+    Args:
+        parts: ns of each block.
+        wholes: ns of each block.
+    """
+    shares = parts / np.maximum(wholes, 1)
+    # By where most of it is, as there may be a little of it everywhere.
+    most = np.maximum(parts, 0)
+    usual = float((shares * most).sum() / max(float(most.sum()), 1.0))
+    active = np.flatnonzero((shares >= _ACTIVE * usual) & (shares > 0))
+    return (int(active[0]), int(active[-1])) if len(active) else None
