@@ -5,8 +5,8 @@ Tests: tests/findings/recorded/test_rules.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 import numpy as np
 import polars as pl
@@ -37,6 +37,8 @@ _BUSY: Final = 0.10
 _WRITTEN: Final = "io.syscall_write.bytes_per_s"
 _NATIVE: Final = 0.2
 _MUCH: Final = 100_000
+#: Characters of torch's reason for compiling again.
+_REASON: Final = 160
 _WHAT: Final = {
     SLEEPING: "sleeps",
     PYTHON_CODE: "runs Python code",
@@ -74,13 +76,16 @@ def checkpoints(_: Case, rank: Rank) -> Iterator[Finding]:
 def compilation(_: Case, rank: Rank) -> Iterator[Finding]:
     """Say that functions are compiled again and again."""
     part = rank.ledger.of("compilation")
-    late = part.copy()
-    late[: max(3, len(late) // 10)] = 0
-    share = rank.share(late)
-    if share.share < LEAST or share.low < SURE:
+    # What is compiled once, at the beginning, is not lost.
+    again = [each.get("duration_ns") for each in _recompiled(rank)]
+    lost = min(sum(ns for ns in again if isinstance(ns, int)), int(part.sum()))
+    if lost < LEAST * rank.ledger.stepped:
         return
-    reasons = [each.get("reason") for each in rank.facts.get("compile", ())]
+    share = Share(*(lost / rank.ledger.stepped for _ in Share._fields))
+    reasons = [each.get("reason") for each in _recompiled(rank)]
     reason = next((each for each in reversed(reasons) if isinstance(each, str) and each), None)
+    # torch's reason has the source line and a stack behind it.
+    reason = None if reason is None else " ".join(reason.split("#")[0].split())[:_REASON]
     yield _finding(
         rank,
         "recompilation",
@@ -88,11 +93,19 @@ def compilation(_: Case, rank: Rank) -> Iterator[Finding]:
         + (f", at last because of {reason}" if reason else ""),
         "keep the sizes of inputs alike, or compile with dynamic=True "
         "(TORCH_LOGS=recompiles names each reason)",
-        int(late.sum()),
+        lost,
         share,
         "compilation",
-        0.9,
+        0.95,
     )
+
+
+def _recompiled(rank: Rank) -> list[Mapping[str, Any]]:
+    """Return the events of functions that were compiled before."""
+    return [
+        each for each in rank.facts.get("compile", ())
+        if isinstance(each.get("recompiles"), int) and each["recompiles"] > 0
+    ]  # fmt: skip
 
 
 def away_from_training(_: Case, rank: Rank) -> Iterator[Finding]:
@@ -265,8 +278,12 @@ def slow_start(_: Case, rank: Rank) -> Iterator[Finding]:
     life = rank.ledger.end - rank.ledger.begin
     rows = rank.lines.filter(~pl.col("worker"), pl.col("cause") == "startup")
     count = int(rows["samples"].sum())
-    working = rows.filter(pl.col("doing").is_in(AWAY), ~pl.col("imports"))
+    # A rank that waits for the others in torch is not what makes the start slow.
+    of_torch = pl.col("outer").fill_null("").str.contains(r"(^| )torch( |$)")
+    working = rows.filter(pl.col("doing").is_in(AWAY), ~pl.col("imports"), ~of_torch)
     for hot in functions(working, count)[:1]:
+        if not hot.counts:
+            return
         lost = int(hot.share * spent)
         if lost < _START_NS or lost < LEAST * life or hot.low * spent < SURE * life:
             return

@@ -33,7 +33,9 @@ _ALIKE: Final = 0.8
 #: From here on communication is worth a finding: some of it cannot be hidden.
 _EXPOSED: Final = 0.20
 #: Share of the steps in the queue of a CPU from which on it explains why steps vary.
-_BUSY: Final = 0.10
+_BUSY: Final = 0.30
+#: Lengths differ if forward varies by this share of its mean.
+_VARY: Final = 0.25
 #: Some of a pipeline's steps is a bubble always: with two stages and eight microbatches 11 %.
 _BUBBLE: Final = 0.20
 #: Ranks exchange different amounts if one has this many times the mean.
@@ -240,8 +242,10 @@ def uneven_work(case: Case) -> Iterator[Finding]:
     share = blocks.share(waited, job.duration, job.begins)
     if share.share < LEAST or share.low < SURE:
         return
-    alike = [_alike(each, at) for each, at in zip(job.ledgers, job.rows, strict=True)]
-    if min(alike) < _ALIKE:
+    pairs = list(zip(job.ledgers, job.rows, strict=True))
+    alike = [_alike(each, at) for each, at in pairs]
+    vary = [_varies(each.of("forward")[at]) for each, at in pairs]
+    if min(alike) < _ALIKE or min(vary) < _VARY:
         return
     whole = int(job.duration.sum())
     yield Finding(
@@ -257,7 +261,8 @@ def uneven_work(case: Case) -> Iterator[Finding]:
         phase="waiting",
         evidence=(
             Evidence("ledger", "waiting, mean of the ranks", int(waited.sum()), "ns", whole),
-            Evidence("ledger", "correlation of forward and backward", min(alike), "", _ALIKE),
+            Evidence("ledger", "correlation of forward and backward", min(alike), "ratio", _ALIKE),
+            Evidence("ledger", "variation of forward", min(vary), "share", _VARY),
         ),
         command="haiprof report",
     )
@@ -297,6 +302,12 @@ def _queued(job: _Aligned) -> float:
     """Return the greatest share of the steps that a rank spends in the queue of a CPU."""
     of = job.by_cause()[:, CODE["cpu_queue"]]
     return float(of.max() / max(int(job.duration.sum()), 1))
+
+
+def _varies(values: Numbers) -> float:
+    """Return the standard deviation of values as a share of their mean."""
+    mean = float(values.mean())
+    return float(values.std()) / mean if mean else 0.0
 
 
 def _alike(one: Ledger, rows: Numbers) -> float:

@@ -80,12 +80,12 @@ def _explained(found: list[Finding]) -> list[Finding]:
     late = {rank for one in found if one.kind in _LATE for rank in one.ranks}
     lines = {one.line for one in found if one.kind in ("host_code", "logging") and one.line}
     loads = any(one.kind in ("slow_loader", "slow_storage") for one in found)
+    lengths = any(one.kind == "uneven_lengths" for one in found)
     gil = any(one.kind == "gil" for one in found)
     kept = []
     for one in found:
-        if one.kind == "slow_batch" and (
-            one.line in lines or (gil and one.phase != "input") or (loads and one.phase == "input")
-        ):
+        explained = one.line in lines or (loads if one.phase == "input" else gil or lengths)
+        if one.kind == "slow_batch" and explained:
             continue
         if (one.kind in ("uneven_lengths", "pipeline_bubble") and late) or (
             one.kind == "straggler" and uneven

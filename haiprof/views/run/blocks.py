@@ -58,8 +58,8 @@ def share(part: Numbers, whole: Numbers, begins: Numbers) -> Share:
     """Return the share of a part of the time, with its interval.
 
     What takes its time in one stretch of the run only is as sure as it is within that stretch:
-    that other steps are without it is no doubt about it. With fewer than three blocks, of the run
-    or of that stretch, nothing is known of its spread: the interval is 0 to 1.
+    that other steps are without it is no doubt about it. With fewer than three blocks nothing is
+    known of its spread: the interval is 0 to 1.
 
     Args:
         part: of each group of steps, ns.
@@ -72,6 +72,8 @@ def share(part: Numbers, whole: Numbers, begins: Numbers) -> Share:
     wholes = np.add.reduceat(whole, begins).astype(np.float64)
     found = float(parts.sum() / wholes.sum())
     first, last = stretch(parts, wholes) or (0, len(begins) - 1)
+    if last + 1 - first < FEWEST:
+        first, last = 0, len(begins) - 1
     inside = slice(first, last + 1)
     count = last + 1 - first
     if count < FEWEST:

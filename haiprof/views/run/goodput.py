@@ -11,8 +11,9 @@ load       loading checkpoints
 save       saving checkpoints, as far as the training thread waits for it
 evaluation evaluating, its data included
 data       the training loop waits for its DataLoader
-hang       no step ends for far longer than usual: a step's time outside the parts above, beyond
-           the median, if it is over ten times the median and over a second more
+hang       no step ends for far longer than usual: a step's time outside the parts above, and not
+           spent on compiling, beyond the median, if it is over ten times the median and over a
+           second more
 lost       training whose result was lost: in a process that died or that another attempt follows,
            after the beginning of the last checkpoint saved in its life, including the
            interrupted step
@@ -60,7 +61,7 @@ _CODE: Final = {name: code for code, name in enumerate(PARTS)}
 
 #: Columns and categories of spans that these views need.
 COLUMNS: Final = ("start", "duration", "category", "name", "thread")
-CATEGORIES: Final = ("step", "phase", "checkpoint")
+CATEGORIES: Final = ("step", "phase", "checkpoint", "compile")
 _PHASES: Final = {"data": ("dataloader",), "evaluation": ("eval", "eval_dataloader")}
 _SAVE: Final = "checkpoint.save"
 _CHECKPOINTS: Final = {"load": ("checkpoint.load",), "save": (_SAVE, "checkpoint.async_save")}
@@ -139,7 +140,10 @@ def pieces(spans: pl.DataFrame, life: Life) -> Pieces:
     if life.loses:
         kept = life.begin if life.kept is None else life.kept
         painted.append(("lost", np.maximum(start, kept), np.maximum(end, kept)))
-    painted += _hangs(start, end, found, life, last)
+    compiled = on_loop.filter(pl.col("category") == "compile")
+    begun = compiled["start"].to_numpy()
+    others = [*found.values(), (begun, begun + compiled["duration"].to_numpy())]
+    painted += _hangs(start, end, others, life, last)
     painted += [(part, *found[part]) for part in ("load", "evaluation", "data", "save")]
     return _paint(painted, life.begin, life.end)
 
@@ -151,13 +155,13 @@ def _times(spans: pl.DataFrame, names: Sequence[str]) -> tuple[Times, Times]:
 
 
 def _hangs(
-    start: Times, end: Times, found: dict[str, tuple[Times, Times]], life: Life, last: int
+    start: Times, end: Times, others: Sequence[tuple[Times, Times]], life: Life, last: int
 ) -> list[tuple[str, Times, Times]]:
     """Return the excess time of slow steps: the last part of each, and of the interrupted step."""
     if not len(start):
         return []
-    low = np.concatenate([each[0] for each in found.values()])
-    high = np.concatenate([each[1] for each in found.values()])
+    low = np.concatenate([each[0] for each in others])
+    high = np.concatenate([each[1] for each in others])
     rest = end - start - covered(*merge(low, high), start, end)
     usual = int(np.median(rest))
     limit = usual + max((_HANG_TIMES - 1) * usual, _HANG_NS)

@@ -82,7 +82,7 @@ LEDGER_SCHEMA: Final = {
 }
 #: Columns and categories of spans that this view needs.
 COLUMNS: Final = ("start", "duration", "category", "name", "thread", "step")
-CATEGORIES: Final = (*goodput.CATEGORIES, "gc", "compile")
+CATEGORIES: Final = (*goodput.CATEGORIES, "gc")
 #: The metric of a thread's time in the queue of a CPU, percent.
 CPU_WAIT: Final = "proc.cpu_wait.percent"
 

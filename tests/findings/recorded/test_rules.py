@@ -248,10 +248,13 @@ def test_compiling_again_is_found_but_not_the_first_time() -> None:
     first = [span(100, 500, "compile", "f")]
     assert kinds(rank(life(spans=first), torch_lines(100))) == []
     again = [span(1000 + 400 * n, 50, "compile", "f") for n in range(20)]
-    facts = {"compile": [{"reason": "size mismatch at index 0"}]}
+    reason = "tensor 'x' size mismatch at index 0  # in forward"
+    once = {"recompiles": 0, "reason": None, "duration_ns": 500 * MS}
+    more = {"recompiles": 1, "reason": reason, "duration_ns": 50 * MS}
+    facts = {"compile": [once, *[more] * 20]}
     (finding,) = found(rank(life(spans=again), torch_lines(100), facts=facts))
-    assert finding.kind == "recompilation"
-    assert "size mismatch" in finding.problem
+    assert (finding.kind, finding.lost_ns) == ("recompilation", 1000 * MS)
+    assert finding.problem.endswith("because of tensor 'x' size mismatch at index 0")
 
 
 def test_steps_that_are_slower_from_some_step_on() -> None:

@@ -60,6 +60,15 @@ def test_compiling_is_charged_to_itself_wherever_it_is() -> None:
     assert "collector" not in spent(found)
 
 
+def test_a_step_that_compiles_for_long_does_not_hang() -> None:
+    rows = loop(30)
+    at = rows[-1][0] / MS + 10
+    rows += [span(at, 3000, "step", "step", 30), span(at, 2990, "compile", "f", 30)]
+    assert spent(charged(rows, at + 3010))["compilation"] == 2990
+    assert "hang" not in spent(charged(rows, at + 3010))
+    assert "hang" in spent(charged(rows[:-1], at + 3010))
+
+
 def test_waiting_is_charged_to_the_rank_that_came_last_and_the_rest_to_the_transfer() -> None:
     sync = [span(10 * n + 16, 2, "phase", "gradient_sync", n) for n in range(5)]
     late = [(15 + 10 * n, 17 + 10 * n, 18 + 10 * n, 3) for n in range(5)]
