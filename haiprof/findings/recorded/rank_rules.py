@@ -40,6 +40,8 @@ _VARY: Final = 0.25
 _BUBBLE: Final = 0.20
 #: Ranks exchange different amounts if one has this many times the mean.
 _UNEVEN: Final = 1.2
+#: … of what the job waits for itself, none of it can be.
+_ASKED: Final = 0.10
 #: Many operations of few bytes in a step.
 _MANY: Final = 50
 _SMALL: Final = 64 << 10
@@ -319,6 +321,13 @@ def _alike(one: Ledger, rows: Numbers) -> float:
     return float(np.corrcoef(forward, backward)[0, 1])
 
 
+def _asked(job: _Aligned) -> bool:
+    """Say whether the job itself waits for its collectives, where nothing can hide them."""
+    rows = pl.concat([rank.lines for rank in job.ranks]).filter(pl.col("cause") == "transfer")
+    asks = rows.filter(pl.col("file").str.contains(r"/torch/distributed/"))
+    return 2 * int(asks["samples"].sum()) > int(rows["samples"].sum()) > 0
+
+
 def communication(case: Case) -> Iterator[Finding]:
     """Say that the time of communication itself is not hidden, in many or in large operations."""
     job = _aligned(case)
@@ -334,7 +343,7 @@ def communication(case: Case) -> Iterator[Finding]:
     operations = case.operations
     small = operations.filter(pl.col("bytes").fill_null(0) < _SMALL) if operations.height else None
     count = int(small["operations"].sum()) / steps if small is not None else 0.0
-    if count < _MANY and share.share < _EXPOSED:
+    if count < _MANY and share.share < (_ASKED if _asked(job) else _EXPOSED):
         return
     whole = int(job.duration.sum())
     many = count >= _MANY

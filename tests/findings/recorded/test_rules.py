@@ -422,6 +422,16 @@ def test_communication_that_nothing_hides() -> None:
     assert kinds(*moving(15), operations=operations(4, 1 << 20)) == []
 
 
+def test_what_the_job_waits_for_itself_is_hidden_by_nothing() -> None:
+    asks = line("transfer", 20, state="waiting", waits_in="futex_do_wait", gil=False,
+                file="x/torch/distributed/distributed_c10d.py", package="torch")  # fmt: skip
+    ranks = [
+        dataclasses.replace(each, lines=rank(each.ledger, [asks, *torch_lines(80)]).lines)
+        for each in moving(15)
+    ]
+    assert kinds(*ranks, operations=operations(4, 1 << 20)) == ["exposed_communication"]
+
+
 def memory(values: Sequence[float]) -> pl.DataFrame:
     times = (np.arange(len(values)) * 100 + 150) * MS
     return pl.DataFrame({"time": times, "value": [v * 2**20 for v in values]})
