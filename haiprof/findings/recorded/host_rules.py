@@ -39,6 +39,11 @@ _NATIVE: Final = 0.2
 _MUCH: Final = 100_000
 #: Characters of torch's reason for compiling again.
 _REASON: Final = 160
+_SAVE_LATER: Final = (
+    "save in the background (torch.distributed.checkpoint.async_save), or less often"
+)
+#: A function saves checkpoints if it has this share of its samples where torch saves.
+_SAVES: Final = 0.25
 _WHAT: Final = {
     SLEEPING: "sleeps",
     PYTHON_CODE: "runs Python code",
@@ -68,7 +73,7 @@ def checkpoints(_: Case, rank: Rank) -> Iterator[Finding]:
         "save",
         "blocking_checkpoint",
         "Training waits while checkpoints are saved",
-        "save in the background (torch.distributed.checkpoint.async_save), or less often",
+        _SAVE_LATER,
         0.95,
     )
 
@@ -119,14 +124,20 @@ def away_from_training(_: Case, rank: Rank) -> Iterator[Finding]:
         writes = hot.native >= _NATIVE and hot.cause == "other" and _writes(rank)
         logs = hot.logs >= _MOSTLY or (writes and hot.doing != SLEEPING)
         where = "between the phases" if hot.cause == "other" else f"in {hot.cause}"
-        lost = rank.spent(hot.by_cause)
+        # What it does before and after torch writes is a part of the checkpoint.
+        saving = _saving(rank, hot)
+        lost = rank.spent(hot.by_cause) + saving
         if lost < LEAST * rank.ledger.stepped:
             continue
         yield Finding(
-            kind="logging" if logs else "host_code",
-            problem=f"The training thread {_WHAT.get(hot.doing, 'works')} {where}, in {hot.line}"
+            kind="blocking_checkpoint" if saving else "logging" if logs else "host_code",
+            problem=f"Training waits while checkpoints are saved, in {hot.line}"
+            if saving
+            else f"The training thread {_WHAT.get(hot.doing, 'works')} {where}, in {hot.line}"
             + ("" if _within(hot) else f", called from {hot.function}"),
-            advice="write logs less often, or from another thread"
+            advice=_SAVE_LATER
+            if saving
+            else "write logs less often, or from another thread"
             if logs
             else "do it in the DataLoader's workers, less often, or with tensor operations",
             ranks=rank.numbers,
@@ -143,6 +154,21 @@ def away_from_training(_: Case, rank: Rank) -> Iterator[Finding]:
             ),
             command="haiprof stacks --flame",
         )
+
+
+def _saving(rank: Rank, hot: Hot) -> int:
+    """Return how long torch saves checkpoints in a function, ns; 0: it does not save any."""
+    saves = rank.lines.filter(
+        ~pl.col("worker"), pl.col("cause") == "save", _passes(hot.function)
+    )  # fmt: skip
+    count = int(saves["samples"].sum())
+    return rank.spent({"save": count}) if count >= _SAVES * hot.samples else 0
+
+
+def _passes(function: str) -> pl.Expr:
+    """Whether a path passes through a function."""
+    without_lines = pl.col("path").fill_null("").str.replace_all(r":\d+\)", ")")
+    return without_lines.str.contains(function, literal=True)
 
 
 def other_threads(_: Case, rank: Rank) -> Iterator[Finding]:

@@ -24,7 +24,9 @@ _PARTS, _FLAT = 6, 1
 #: Growth of less than this in all, or this share, may be caches that fill.
 _LEAST_BYTES: Final = 64 << 20
 _LEAST_SHARE: Final = 0.10
-_FEWEST: Final = 12
+_FEWEST: Final = 8
+#: … for at least this long, ns.
+_LASTS: Final = 3_000_000_000
 _HOUR: Final = 3.6e12
 
 
@@ -42,7 +44,11 @@ def leak(_: Case, rank: Rank) -> Iterator[Finding]:
     parts = [float(np.median(each)) for each in np.array_split(value, min(_PARTS, len(value)))]
     growth = parts[-1] - parts[0]
     rises = np.diff(parts) > 0.3 * growth / len(parts)
-    if growth < max(_LEAST_BYTES, _LEAST_SHARE * parts[0]) or np.sum(~rises) > _FLAT:
+    if (
+        time[-1] - time[0] < _LASTS
+        or growth < max(_LEAST_BYTES, _LEAST_SHARE * parts[0])
+        or np.sum(~rises) > _FLAT
+    ):
         return
     lasted = float(time[-1] - time[0]) * (len(parts) - 1) / len(parts)
     an_hour = growth / lasted * _HOUR

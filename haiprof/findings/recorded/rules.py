@@ -82,8 +82,11 @@ def _explained(found: list[Finding]) -> list[Finding]:
     loads = any(one.kind in ("slow_loader", "slow_storage") for one in found)
     lengths = any(one.kind == "uneven_lengths" for one in found)
     gil = any(one.kind == "gil" for one in found)
+    saves = [one for one in found if one.kind == "blocking_checkpoint"]
     kept = []
     for one in found:
+        if one in saves and one.weight < max(each.weight for each in saves):
+            continue  # with what the job does around it
         explained = one.line in lines or (loads if one.phase == "input" else gil or lengths)
         if one.kind == "slow_batch" and explained:
             continue

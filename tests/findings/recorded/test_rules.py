@@ -193,6 +193,18 @@ def test_a_seldom_checkpoint_counts_when_it_costs_enough() -> None:
     assert kinds(rank(life(seldom={50: {"save": 100.0}}), torch_lines(100))) == []
 
 
+def test_what_a_job_does_around_its_checkpoint_belongs_to_it() -> None:
+    save = "save (/job/train.py:30)"
+    path = f"main (/job/train.py:7);{save}"
+    own = line("other", 12, save, path=path, state="uninterruptible", waits_in="jbd2_log_wait",
+               gil=False)  # fmt: skip
+    torchs = line("save", 20, save, path=path, **TORCH)
+    seldom = {n: {"save": 800.0, "other": 480.0} for n in (30, 60, 90)}
+    (finding,) = found(rank(life(seldom=seldom), [own, torchs, *torch_lines(100)]))
+    assert (finding.kind, finding.line) == ("blocking_checkpoint", save)
+    assert finding.lost_ns == pytest.approx((3 * (800 + 480) + 97) * MS, rel=0.01)
+
+
 @pytest.mark.parametrize(
     "sample",
     [
