@@ -78,7 +78,7 @@ def _explained(found: list[Finding]) -> list[Finding]:
     found = _with_causes(found)
     uneven = any(one.kind == "uneven_exchange" for one in found)
     late = {rank for one in found if one.kind in _LATE for rank in one.ranks}
-    lines = {one.line for one in found if one.kind in ("host_code", "logging") and one.line}
+    lines = {one.line for one in found if one.kind in _OF_LINES and one.line}
     loads = any(one.kind in ("slow_loader", "slow_storage") for one in found)
     lengths = any(one.kind == "uneven_lengths" for one in found)
     gil = any(one.kind == "gil" for one in found)
@@ -131,6 +131,8 @@ _MAKES_LATE: Final = (
     "garbage_collection", "slow_loader", "slow_storage", "cpu_quota", "cpu_affinity",
     "cpu_neighbour", "too_many_threads", "blocking_checkpoint", "recompilation",
 )  # fmt: skip
+#: Kinds of findings about what a function does.
+_OF_LINES: Final = ("host_code", "logging", "blocking_checkpoint")
 #: Kinds of findings about a rank that others wait for.
 _LATE: Final = ("straggler", "pipeline_stage", "uneven_exchange")
 #: Kinds of findings about ranks that are late in turns.
