@@ -87,7 +87,13 @@ def _explained(found: list[Finding]) -> list[Finding]:
     for one in found:
         if one in saves and one.weight < max(each.weight for each in saves):
             continue  # with what the job does around it
-        explained = one.line in lines or (loads if one.phase == "input" else gil or lengths)
+        covered = any(
+            each.kind in _OF_LINES and each.phase == one.phase and each.weight >= one.weight
+            for each in found
+        )
+        explained = (
+            covered or one.line in lines or (loads if one.phase == "input" else gil or lengths)
+        )
         if one.kind == "slow_batch" and explained:
             continue
         if (one.kind in ("uneven_lengths", "pipeline_bubble") and late) or (
