@@ -54,8 +54,11 @@ def record_all(cases: Sequence[Case], keep: Path, until: float) -> dict[str, str
 
 def diagnose(run: Path, command: Sequence[str]) -> list[dict[str, Any]]:
     """Return the findings of a run."""
-    words = [*command, "diagnose", str(run), "--json"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=600)
+    words = [*command, "diagnose", str(run.resolve()), "--json"]
+    # Not in the checkout, of which Python would import the sources.
+    done = subprocess.run(
+        words, capture_output=True, text=True, check=False, timeout=600, cwd=run.parent
+    )
     try:
         document = json.loads(done.stdout)
         assert document["format"] == FINDINGS_FORMAT
