@@ -139,7 +139,8 @@ def judge(truth: Truth, findings: Findings) -> Row:
         row = dataclasses.replace(row, ranks=sorted(ours.get("ranks") or ()) == truth["ranks"])
     if truth["places"]:
         line = ours.get("line") or ""
-        row = dataclasses.replace(row, place=any(f"{p})" in line for p in truth["places"]))
+        function = line.partition(" (")[0].rpartition(".")[2]
+        row = dataclasses.replace(row, place=function in truth["places"])
     return row
 
 

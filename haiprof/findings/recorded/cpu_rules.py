@@ -135,6 +135,8 @@ def _more_threads_than_cpus(case: Case, rank: Rank) -> _Taker | None:
     # Ranks may be bound to CPUs of their own.
     threads, allowed = (own, mine) if mine and own >= _TOO_MANY * mine else (every, cpus)
     cores = _job_cores(case, rank) or 0.0
+    if all(_torch_threads(each) <= 1 for each in case.beside(rank)):
+        return None  # which cannot be fewer
     if not allowed or threads < _TOO_MANY * allowed or cores < _AT_LEAST * allowed:
         return None
     return _Taker(
@@ -142,6 +144,15 @@ def _more_threads_than_cpus(case: Case, rank: Rank) -> _Taker | None:
         f"torch computes with {threads} threads on {allowed:.0f} CPUs",
         _FEWER_THREADS,
         (Evidence("events", "threads of torch, all ranks of the node", threads, "count", allowed),),
+    )
+
+
+def _could_use_fewer(case: Case, rank: Rank) -> bool:
+    """Whether the ranks of a node have more than a thread each, or workers, as far as is known."""
+    return any(
+        _torch_threads(each) != 1
+        or any(settings.get("num_workers") for settings in each.facts.get("loader", ()))
+        for each in case.beside(rank)
     )
 
 
@@ -170,6 +181,8 @@ def _neighbour(case: Case, rank: Rank) -> _Taker | None:
 def _itself(case: Case, rank: Rank) -> _Taker | None:
     allowed, _ = _allowed(case, rank)
     cores, threads = _job_cores(case, rank), rank.stat(_THREADS)
+    if not _could_use_fewer(case, rank):
+        return None
     if allowed is None or cores is None or cores < _ITSELF * allowed:
         return None
     count = f", {threads.maximum:.0f} threads in each rank" if threads else ""

@@ -341,7 +341,9 @@ def communication(case: Case) -> Iterator[Finding]:
         return
     steps = max(int(job.ledgers[0].count.sum()), 1)
     operations = case.operations
-    small = operations.filter(pl.col("bytes").fill_null(0) < _SMALL) if operations.height else None
+    # Messages are as many as the schedule of a pipeline has them.
+    of_groups = operations.filter(pl.col("op") != "message") if operations.height else operations
+    small = of_groups.filter(pl.col("bytes").fill_null(0) < _SMALL) if of_groups.height else None
     count = int(small["operations"].sum()) / steps if small is not None else 0.0
     if count < _MANY and share.share < (_ASKED if _asked(job) else _EXPOSED):
         return

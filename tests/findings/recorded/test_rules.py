@@ -321,6 +321,14 @@ def test_more_threads_than_cpus_explain_it_whoever_else_is_there() -> None:
     assert "24 threads on 8 CPUs" in finding.problem
 
 
+def test_ranks_of_one_thread_each_cannot_use_fewer() -> None:
+    facts = {"threads": [{"num_threads": 1, "affinity": 8}], "loader": [{"num_workers": 0}]}
+    one = rank(queued(30), torch_lines(100), summary=stats(cpu=780), facts=facts)
+    assert kinds(one, nodes=[node(99)]) == []
+    more = dataclasses.replace(one, facts={**facts, "loader": [{"num_workers": 8}]})
+    assert kinds(more, nodes=[node(99)]) == ["too_many_threads"]
+
+
 def test_a_queue_that_nobody_explains_is_not_blamed_on_anyone() -> None:
     one = rank(queued(30), torch_lines(100), summary=stats(cpu=100))
     assert kinds(one, nodes=[node(13)]) == []
