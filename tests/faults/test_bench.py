@@ -173,7 +173,7 @@ class TestScore:
 
     def test_ranks_and_line_are_looked_at(self) -> None:
         true = of("straggler", ranks=[2], places=["prepare"])
-        right = said("straggler", ranks=[2], line="/a/train.py:3 (Rows.prepare)")
+        right = said("straggler", ranks=[2], line="Rows.prepare (/a/train.py:3)")
         wrong = said("straggler", ranks=[1], line="main (/a/train.py:3)")
         assert (score.judge(true, right).ranks, score.judge(true, right).place) == (True, True)
         assert (score.judge(true, wrong).ranks, score.judge(true, wrong).place) == (False, False)
