@@ -52,7 +52,12 @@ def test_threads_are_recorded_at_the_first_pass_and_when_they_change(
     assert second == first | {"num_threads": 2}
 
 
-def test_types_and_checks_are_those_of_the_training_thread(recorded: Any) -> None:
+def test_types_and_checks_are_those_of_the_training_thread(
+    recorded: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Whatever another test of this process has left.
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", False)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
     torch.use_deterministic_algorithms(True)
     try:
         with torch.autograd.detect_anomaly(check_nan=False):
