@@ -1,5 +1,5 @@
 // The machine while the process only infers: its steps, and how the first step of a training that
-// follows is told from them.
+// follows is distinguished from them.
 //
 //   D( D) f( f)  D( D) f( f)  D( D) F( F)  B(          D( D) F( F)  D( D) F( F) …
 //   ├─ infers ──┤├─ infers ──┤├──── step 0 …           ├─ infers ──┤├─ infers?

@@ -213,7 +213,7 @@ class Machine {
   std::uint64_t batch_ready_ = 0;  // end of the newest training fetch, until something used it
   std::uint64_t aside_from_ = 0;   // since then: what ran in between and is no forward
   std::uint64_t aside_until_ = 0;
-  std::uint64_t latest_end_ = 0;  // the latest end of a phase that was emitted or held
+  std::uint64_t latest_end_ = 0;  // the latest end of a phase that was emitted or kept back
   std::uint64_t last_ = 0;        // the newest closing token
 
   Lead lead_ = Lead::none;

@@ -47,8 +47,8 @@ std::atomic<const Listener*> listeners[kMostListeners];
 
 std::atomic<bool> owner_in_forward{false};
 
-// Fetching a batch gives a GPU no work. Clearing gradients hardly does, and is told only where it
-// divides the forward pass.
+// Fetching a batch gives a GPU no work. Clearing gradients hardly does, and is reported only where
+// it divides the forward pass.
 void tell_boundary(Kind kind, std::uint64_t ticks) noexcept {
   if (kind == Kind::iterate || kind == Kind::fetch) return;
   if (kind == Kind::zero && !owner_in_forward.load(std::memory_order_relaxed)) return;

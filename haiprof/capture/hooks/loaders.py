@@ -20,7 +20,7 @@ WORKERS_ENDED: Final = "loader_workers_ended"
 
 #: How often each kind is recorded in a process at most: some jobs make a loader for each batch.
 _MOST: Final = 64
-#: Loaders that are told apart without looking at all their settings.
+#: Loaders that are distinguished without looking at all their settings.
 _MOST_KNOWN: Final = 256
 #: Settings of a loader that can be read without running code of the job.
 _SETTINGS: Final = (

@@ -1,4 +1,4 @@
-"""The memory of the host: a process whose memory grows, a node that has too little.
+"""The memory of the host: a process with growing memory, a node that has too little.
 
 Tests: tests/findings/recorded/test_rules.py.
 """

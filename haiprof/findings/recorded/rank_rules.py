@@ -28,7 +28,7 @@ _WAITS: Final = ("waiting", "transfer", "unmatched")
 _MATCHES: Final = 0.3
 #: … in this share of the blocks.
 _IN_BLOCKS: Final = 2 / 3
-#: Steps of one rank whose forward and backward are long together: of their inputs' lengths.
+#: In steps of one rank, forward and backward are long together: because of their inputs.
 _ALIKE: Final = 0.8
 #: From here on communication is worth a finding: some of it cannot be hidden.
 _EXPOSED: Final = 0.20

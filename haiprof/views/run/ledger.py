@@ -107,7 +107,7 @@ class Ledger:
         begin: when it began, ns UTC.
         end: when it ended, ns UTC.
         total: ns by cause, of shape (causes,).
-        width: steps whose numbers are equal after division by this are one group.
+        width: steps with numbers that are equal after division by this are one group.
         group: number of each group, ascending.
         start: when each group began, ns UTC.
         duration: ns, of the steps of each group.

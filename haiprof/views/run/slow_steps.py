@@ -11,7 +11,7 @@ from haiprof.views.run.ledger import CAUSES, CODE, WORK, Ledger
 
 Numbers = npt.NDArray[np.int64]
 
-#: A step is slow whose own time is this many times the median, and this much more, ns.
+#: A slow step's own time is this many times the median, and this much more, ns.
 _TIMES: Final = 1.5
 _MORE_NS: Final = 2_000_000
 #: With fewer steps there is no usual one.
