@@ -131,4 +131,4 @@ def late_ranks_are_reported(tmp_path: Path) -> None:
     assert abs((late.since or 0) - PART) <= 10
     assert abs((late.until or 0) - (2 * PART - 1)) <= 10
     assert named[(2,)].kind == "slow_loader"
-    assert named[(3,)].phase == "cpu_queue"
+    assert any(3 in each.ranks and each.phase == "cpu_queue" for each in analyzer.findings())
