@@ -35,6 +35,8 @@ _FEWER_THREADS: Final = (
 )
 #: The job takes the CPUs from itself if it uses this share of those that it may use.
 _ITSELF: Final = 0.8
+#: No program uses more of them than all, but for what sampling is off by.
+_NO_MORE: Final = 1.1
 
 
 class _Taker(NamedTuple):
@@ -117,7 +119,10 @@ def _too_few(case: Case, rank: Rank) -> _Taker | None:
     own = rank.stat(_CPU)
     if allowed is None or every is None or own is None or allowed >= every:
         return None
-    cores = max(own.mean / 100, _job_cores(case, rank) or 0.0)
+    cores, together = own.mean / 100, _job_cores(case, rank) or 0.0
+    # Ranks that share their CPUs use no more than these together; others are bound to their own.
+    if together <= _NO_MORE * allowed:
+        cores = max(cores, together)
     if cores < _ITSELF * allowed:
         return None
     return _Taker(

@@ -126,9 +126,7 @@ def _matches(excess: Numbers, waited: Numbers, begins: Numbers) -> bool:
 
 def _late(job: _Aligned, number: int, excess: Numbers, share: blocks.Share) -> Finding:
     rank, whole = job.ranks[number], int(job.duration.sum())
-    by_cause = np.array(
-        [each.causes[at].sum(0) for each, at in zip(job.ledgers, job.rows, strict=True)]
-    )
+    by_cause = job.by_cause()
     others = np.median(np.delete(by_cause, number, 0), 0)
     more = by_cause[number] - others
     more[[CODE[name] for name in _WAITS]] = 0

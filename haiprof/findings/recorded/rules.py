@@ -96,9 +96,7 @@ def _explained(found: list[Finding]) -> list[Finding]:
         )
         if one.kind == "slow_batch" and explained:
             continue
-        if (one.kind in ("uneven_lengths", "pipeline_bubble") and late) or (
-            one.kind == "straggler" and uneven
-        ):
+        if (late and one.kind in _IN_TURNS) or (uneven and one.kind == "straggler"):
             continue
         if late and one.ranks and set(one.ranks) <= late and one.kind not in _OF_THEIR_OWN:
             # The straggler's own sentence has it.

@@ -156,19 +156,19 @@ KILLED = """
     from haiprof.capture import hooks
     _core.open_ring(sys.argv[1] + "/test.ring")
     hooks.install(lambda kind, text: print(text))
-    told = {}
-    _core.event = lambda kind, text, attributes=None: told.update({kind: json.loads(attributes)})
+    events = {}
+    _core.event = lambda kind, text, attributes=None: events.update({kind: json.loads(attributes)})
     from torch.utils.data import DataLoader
     batches = iter(DataLoader(list(range(10)), num_workers=1))
     next(batches)
     try:
-        os.kill(told["loader_workers"]["pids"][0], signal.SIGKILL)
+        os.kill(events["loader_workers"]["pids"][0], signal.SIGKILL)
         while True:
             time.sleep(0.01)
     except RuntimeError as error:
         assert "DataLoader worker" in str(error), error
     del batches
-    assert told["loader_workers_ended"] == told["loader_workers"] | {"exit_codes": [-9]}, told
+    assert events["loader_workers_ended"] == events["loader_workers"] | {"exit_codes": [-9]}, events
     print("done")
 """
 

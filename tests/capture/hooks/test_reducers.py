@@ -17,8 +17,8 @@ PROGRAM = """
     path = sys.argv[1] + "/test.ring"
     _core.open_ring(path)
     hooks.install(lambda kind, text: print(text, file=sys.stderr))
-    told = []
-    _core.event = lambda kind, text, attributes=None: told.append((kind, attributes))
+    events = []
+    _core.event = lambda kind, text, attributes=None: events.append((kind, attributes))
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     made = vars(DDP)["__init__"]
 
@@ -32,7 +32,7 @@ PROGRAM = """
 
     {body}
     hooks.uninstall()
-    print(json.dumps([json.loads(text) for kind, text in told if kind == "ddp"]))
+    print(json.dumps([json.loads(text) for kind, text in events if kind == "ddp"]))
     import os
     sys.stdout.flush()
     os._exit(0)
@@ -49,7 +49,7 @@ def test_a_model_is_recorded_once_with_the_rebuilt_buckets(shm: Any) -> None:
     body = """
 ddp = DDP(model(), bucket_cap_mb=1.5, gradient_as_bucket_view=True)
 train(ddp, 4)
-assert not [kind for kind, _ in told if kind == "ddp"]
+assert not [kind for kind, _ in events if kind == "ddp"]
 train(ddp, 80)
 """
     (only,) = recorded(body, shm)

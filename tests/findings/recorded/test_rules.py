@@ -313,6 +313,16 @@ def test_who_takes_the_cpu(kind: str, of_rank: dict[str, float], of_node: float)
     assert 0.25 < (finding.share or 0) < 0.32
 
 
+def test_ranks_that_are_bound_to_cpus_of_their_own_do_not_share_them() -> None:
+    busy = [
+        rank(queued(30), torch_lines(100), number=n, summary=stats(cpu=60, allowed=1))
+        for n in range(4)
+    ]
+    assert kinds(*busy, nodes=[node(35)]) == []
+    sharing = [dataclasses.replace(each, summary=stats(cpu=25, allowed=1)) for each in busy]
+    assert kinds(*sharing, nodes=[node(15)]) == ["cpu_affinity"]
+
+
 def test_more_threads_than_cpus_explain_it_whoever_else_is_there() -> None:
     facts = {"threads": [{"num_threads": 4, "affinity": 8}, {"num_threads": 24, "affinity": 8}]}
     one = rank(queued(30), torch_lines(100), summary=stats(cpu=500), facts=facts)
