@@ -184,8 +184,11 @@ def _neighbour(case: Case, rank: Rank) -> _Taker | None:
 
 
 def _itself(case: Case, rank: Rank) -> _Taker | None:
-    allowed, _ = _allowed(case, rank)
-    cores, threads = _job_cores(case, rank), rank.stat(_THREADS)
+    allowed, every = _allowed(case, rank)
+    own, threads = rank.stat(_CPU), rank.stat(_THREADS)
+    cores = _job_cores(case, rank)
+    if allowed and every and allowed < every:  # bound, maybe to CPUs of its own
+        cores = own.mean / 100 if own else None
     if not _could_use_fewer(case, rank):
         return None
     if allowed is None or cores is None or cores < _ITSELF * allowed:
