@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -16,7 +16,7 @@ from haiprof import schema
 from haiprof.answers import collectives as collective_answers
 from haiprof.answers import host_clocks
 from haiprof.answers import ledger as ledger_answers
-from haiprof.answers.one_process import read_events, read_phase_spans
+from haiprof.answers.one_process import read_events
 from haiprof.answers.ranks import Ranks
 from haiprof.answers.recorded import RecordedAnswers
 from haiprof.findings.finding import Finding, ordered
@@ -26,10 +26,6 @@ from haiprof.findings.recorded.doing import doing
 from haiprof.runs import ROLE_RANK, Process
 from haiprof.sources import tables
 from haiprof.views.run import collectives as collective_view
-from haiprof.views.run import slow_steps
-from haiprof.views.run import stacks as stack_views
-from haiprof.views.run.hot_lines import hot_lines
-from haiprof.views.run.ledger import Ledger
 from haiprof.views.run.overview import Summary
 
 #: Events of one kind that are looked at.
@@ -56,11 +52,11 @@ def _recorded(ranks: Ranks, records: RecordedAnswers) -> list[Finding]:
 
 def _case(ranks: Ranks, records: RecordedAnswers) -> case_view.Case:
     """Read what the rules look at."""
-    charged = ledger_answers.ledgers(ranks)
+    charged = ledger_answers.charged(ranks)
     # A rank that was started again is as it is now.
     latest = {
         p.rank if p.rank is not None else p.folder: (p, own)
-        for p, own in sorted(charged, key=lambda pair: pair[1].begin)
+        for p, own in sorted(charged, key=lambda pair: pair[1].ledger.begin)
     }
     summaries, nodes = records.summaries()
     by_folder = {summary.process.folder: summary for summary in summaries}
@@ -73,47 +69,33 @@ def _case(ranks: Ranks, records: RecordedAnswers) -> case_view.Case:
     operations = collective_view.by_kind(collective_answers.matched(ranks)) if several else None
     return case_view.Case(
         [rank for rank in found if rank.ledger.stepped],
-        [rank for rank in found if not rank.ledger.stepped],
         nodes,
         pl.DataFrame() if operations is None else operations,
     )
 
 
-class _Read:
-    def __init__(self, rank: case_view.Rank, problems: list[str]) -> None:
-        self.rank = rank
-        self.problems = problems
+class _Read(NamedTuple):
+    rank: case_view.Rank
+    problems: list[str]
 
 
-def _rank(item: tuple[Process, tuple[Ledger, Summary | None]]) -> _Read:
+def _rank(item: tuple[Process, tuple[ledger_answers.Charged, Summary | None]]) -> _Read:
     process, (charged, summary) = item
-    stacks, frames = (tables.read(process, table) for table in (schema.STACKS, schema.FRAMES))
-    spans, events = read_phase_spans(process), read_events(process, *case_view.FACTS)
+    events = read_events(process, *case_view.FACTS)
     memory = tables.read(
         process, schema.SAMPLES, ("time", "metric", "value"), {"metric": [memory_rules.MEMORY]}
     )
-    tree = stack_views.Tree(frames.frame)
-    placed = stack_views.rooted(stacks.frame, tree)
-    lines = hot_lines(
-        placed,
-        tree,
-        charged,
-        slow_steps.slow(charged),
-        process.pid,
-        _training(spans.frame, process),
-    )
     rank = case_view.Rank(
         process,
-        charged,
-        doing(lines),
-        slow_steps.excess(charged),
+        charged.ledger,
+        doing(charged.lines),
+        charged.slow,
         summary,
         _facts(events.frame),
         _exchanged(process),
         memory.frame.group_by("time").agg(pl.col("value").sum()).sort("time"),
     )
-    problems = [*stacks.problems, *frames.problems, *spans.problems, *events.problems]
-    return _Read(rank, problems)
+    return _Read(rank, [*events.problems, *memory.problems])
 
 
 def _exchanged(process: Process) -> int:
@@ -123,12 +105,6 @@ def _exchanged(process: Process) -> int:
     rows = rows.filter(pl.col("side").cast(pl.String).is_in(["work", "host"]))
     got = pl.col("bytes") / pl.col("elements_in") * pl.col("elements_out")
     return int(rows.filter(pl.col("elements_in") > 0).select(got.sum()).item() or 0)
-
-
-def _training(spans: pl.DataFrame, process: Process) -> int | None:
-    """Return the kernel id of the thread that has the steps, else of the main thread."""
-    threads = spans.filter(pl.col("category") == "step")["thread"].value_counts(sort=True)
-    return int(threads["thread"][0]) if threads.height else process.pid
 
 
 def _facts(events: pl.DataFrame) -> Mapping[str, list[Mapping[str, Any]]]:

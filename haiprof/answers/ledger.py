@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -19,7 +19,11 @@ from haiprof.sources import tables
 from haiprof.views.intervals import Times
 from haiprof.views.run import goodput as goodput_view
 from haiprof.views.run import ledger as view
+from haiprof.views.run import slow_steps
+from haiprof.views.run import stacks as stack_views
 from haiprof.views.run.goodput import Life
+from haiprof.views.run.hot_lines import hot_lines
+from haiprof.views.run.rank_parts import most_steps
 from haiprof.views.trace.overview import OTHER, PARTS
 
 #: What is known of an operation over all ranks.
@@ -28,30 +32,60 @@ _MESSAGES: Final = ("send", "recv")
 _SAMPLE_COLUMNS: Final = ("time", "metric", "instance", "value", "flags")
 
 
-def ledgers(ranks: Ranks) -> list[tuple[Process, view.Ledger]]:
-    """Return the ledger of each process of a rank, and of others that had steps; made once."""
-    return ranks.once("ledgers", lambda: _ledgers(ranks))
+class Charged(NamedTuple):
+    """One process: its ledger, without its time line, and what only that can say.
+
+    Attributes:
+        ledger: see :class:`view.Ledger`.
+        lines: see :func:`haiprof.views.run.hot_lines.hot_lines`.
+        slow: see :func:`haiprof.views.run.slow_steps.excess`.
+        problems: what could not be read.
+    """
+
+    ledger: view.Ledger
+    lines: pl.DataFrame
+    slow: view.Numbers
+    problems: list[str]
 
 
-def _ledgers(ranks: Ranks) -> list[tuple[Process, view.Ledger]]:
+def charged(ranks: Ranks) -> list[tuple[Process, Charged]]:
+    """Return what each process of a rank was charged with, and others that had steps; made once."""
+    return ranks.once("charged", lambda: _charged(ranks))
+
+
+def _charged(ranks: Ranks) -> list[tuple[Process, Charged]]:
     lived = goodput.lives(ranks.run, ranks.map, ranks.note)
     several = sum(process.role == ROLE_RANK for process, _ in lived) > 1
     operations = collective_answers.matched(ranks).select(_MATCHED) if several else None
     clocks = host_clocks.by_node(ranks) if several else {}
-    work = [(process, (life, operations, clocks.get(process.node))) for process, life in lived]
-    return [(process, charged) for (process, _), charged in ranks.map(_ledger, work)]
+    most = min(view.MOST_STEPS, most_steps(len(lived)))
+    work = [
+        (process, (life, operations, clocks.get(process.node), most)) for process, life in lived
+    ]
+    found = []
+    for (process, _), one in ranks.map(_charge, work):
+        ranks.note(one.problems)
+        found.append((process, one))
+    return found
 
 
-def _ledger(
-    item: tuple[Process, tuple[Life, pl.DataFrame | None, Callable[[Times], Times] | None]],
-) -> view.Ledger:
-    process, (life, operations, clock) = item
-    keep = {"category": view.CATEGORIES}
-    spans = tables.read(process, schema.SPANS, view.COLUMNS, keep).frame
+def _charge(
+    item: tuple[Process, tuple[Life, pl.DataFrame | None, Callable[[Times], Times] | None, int]],
+) -> Charged:
+    process, (life, operations, clock, most) = item
+    spans = tables.read(process, schema.SPANS, view.COLUMNS, {"category": view.CATEGORIES})
     samples = tables.read(process, schema.SAMPLES, _SAMPLE_COLUMNS, {"metric": [view.CPU_WAIT]})
-    pieces = goodput_view.pieces(spans, life._replace(loses=False))
-    waits, pending = _collectives(process, spans, life, operations, clock)
-    return view.ledger(pieces, spans, waits, pending, samples.frame)
+    pieces = goodput_view.pieces(spans.frame, life._replace(loses=False))
+    waits, pending = _collectives(process, spans.frame, life, operations, clock)
+    own = view.ledger(pieces, spans.frame, waits, pending, samples.frame, most)
+    stacks, frames = (tables.read(process, table) for table in (schema.STACKS, schema.FRAMES))
+    tree = stack_views.Tree(frames.frame)
+    threads = spans.frame.filter(pl.col("category") == "step")["thread"].value_counts(sort=True)
+    training = int(threads["thread"][0]) if threads.height else process.pid
+    placed = stack_views.rooted(stacks.frame, tree)
+    lines = hot_lines(placed, tree, own, slow_steps.slow(own), process.pid, training)
+    problems = [each for read in (spans, samples, stacks, frames) for each in read.problems]
+    return Charged(own.without_timeline(), lines, slow_steps.excess(own), problems)
 
 
 def _collectives(
@@ -115,7 +149,8 @@ def frame(ranks: Ranks, rank: int | None, step: int | None) -> pl.DataFrame:
     had no process is in rows without a ``pid``.
     """
     folders = {process.folder for process in ranks.choose(rank)}
-    found = [(p, own) for p, own in ledgers(ranks) if p.folder in folders]
+    every = [(process, one.ledger) for process, one in charged(ranks)]
+    found = [(p, own) for p, own in every if p.folder in folders]
     if step is not None:
         known = {n for _, own in found for n in own.group.tolist() if own.width == 1}
         several = any(step // own.width in own.group for _, own in found if own.width > 1)
@@ -127,7 +162,7 @@ def frame(ranks: Ranks, rank: int | None, step: int | None) -> pl.DataFrame:
     rows = [pl.DataFrame(schema={**_LEADING, **view.LEDGER_SCHEMA})]
     rows += [_leading(p, p.pid, part) for p, part in parts if part.height]
     if step is None:
-        rows += [_leading(p, None, part) for p, part in _without_process(ledgers(ranks), found)]
+        rows += [_leading(p, None, part) for p, part in _without_process(every, found)]
     return pl.concat(rows)
 
 

@@ -24,7 +24,7 @@ from haiprof.views.run.series import Stat
 Numbers = npt.NDArray[np.int64]
 
 #: Kinds of events that rules look at.
-FACTS: Final = ("loader", "loader_workers", "threads", "ddp", "compile", "autograd", "exception")
+FACTS: Final = ("loader", "threads", "compile")
 
 
 @dataclass(frozen=True)
@@ -113,14 +113,12 @@ class Case:
 
     Attributes:
         ranks: the latest process of each rank that had steps.
-        others: processes of ranks without steps.
         nodes: samples of the nodes, summed up.
         operations: collectives by group and kind, see
             :func:`haiprof.views.run.collectives.by_kind`; empty: none, or not recorded.
     """
 
     ranks: Sequence[Rank]
-    others: Sequence[Rank] = ()
     nodes: Sequence[Summary] = ()
     operations: pl.DataFrame = field(default_factory=lambda: pl.DataFrame())
 

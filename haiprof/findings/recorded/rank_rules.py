@@ -24,6 +24,8 @@ from haiprof.views.run.ledger import CAUSES, CODE, Ledger, together
 
 #: What is none of a rank's own work.
 _WAITS: Final = ("waiting", "transfer", "unmatched")
+#: From this many ranks on, the median of all is as good as that of the others.
+_MANY_RANKS: Final = 8
 #: The others' waiting must match the excess within this share of it …
 _MATCHES: Final = 0.3
 #: … in this share of the blocks.
@@ -58,10 +60,13 @@ class _Aligned(NamedTuple):
     own: Numbers
     waiting: Numbers
 
-    def waited(self, rank: int, culprit: int) -> Numbers:
-        """Return how long one of them waited for a rank, ns of each group of steps."""
-        ns = self.ledgers[rank].culprits.get(culprit)
-        return np.zeros(len(self.duration), np.int64) if ns is None else ns[self.rows[rank]]
+    def waited_for(self) -> dict[int, Numbers]:
+        """Return how long all ranks together waited for each, ns of each group of steps."""
+        sums: dict[int, Numbers] = {}
+        for each, at in zip(self.ledgers, self.rows, strict=True):
+            for culprit, ns in each.culprits.items():
+                sums[culprit] = sums.get(culprit, 0) + ns[at]
+        return sums
 
     def by_cause(self) -> Numbers:
         """Return the ns of each cause, of shape (ranks, causes)."""
@@ -95,13 +100,15 @@ def late_ranks(case: Case) -> Iterator[Finding]:
     job = _aligned(case)
     if job is None:
         return
+    of_all = np.median(job.own, 0) if len(job.ranks) >= _MANY_RANKS else None
+    waiting = job.waited_for()
     for number, rank in enumerate(job.ranks):
-        others = [other for other in range(len(job.ranks)) if other != number]
-        usual = np.median(job.own[others], 0)
-        excess = (job.own[number] - usual).astype(np.int64)
         assert rank.process.rank is not None
-        waited = np.mean([job.waited(other, rank.process.rank) for other in others], 0)
-        waited = waited.astype(np.int64)
+        if rank.process.rank not in waiting:
+            continue
+        usual = np.median(np.delete(job.own, number, 0), 0) if of_all is None else of_all
+        excess = (job.own[number] - usual).astype(np.int64)
+        waited = waiting[rank.process.rank] // (len(job.ranks) - 1)
         share = blocks.share(waited, job.duration, job.begins)
         late = blocks.share(excess, job.duration, job.begins)
         if min(share.share, late.share) < LEAST or min(share.low, late.low) < SURE:

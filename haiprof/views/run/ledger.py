@@ -35,7 +35,7 @@ The causes of a step sum to its duration, those of a life to its length, to the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -94,7 +94,9 @@ _OPEN: Final = ("productive", "data", "startup", "evaluation")
 #: In these the thread runs, or would.
 _RUNS: Final = (*WORK, "input", "compilation", "collector", "evaluation", "startup")
 #: Of a longer life neighbouring steps are added up.
-_MOST_STEPS: Final = 65_536
+MOST_STEPS: Final = 65_536
+#: In a job of many ranks each is the last one now and then.
+MOST_CULPRITS: Final = 16
 
 Numbers = npt.NDArray[np.int64]
 
@@ -113,7 +115,8 @@ class Ledger:
         duration: ns, of the steps of each group.
         count: steps in each group.
         causes: ns of shape (groups, causes); rows sum to ``duration``.
-        culprits: for each rank that was waited for, the ns of each group.
+        culprits: for each of the :data:`MOST_CULPRITS` ranks that were waited for most, the ns of
+            each group.
         timeline: from each ``timeline[0]`` (ns UTC) on the cause is ``timeline[1]``, before the
             time in the queue was taken out.
     """
@@ -129,6 +132,11 @@ class Ledger:
     causes: Numbers
     culprits: dict[int, Numbers]
     timeline: tuple[Times, Numbers]
+
+    def without_timeline(self) -> Ledger:
+        """Return it without the time line, which takes far more memory than all the rest."""
+        none = np.zeros(0, np.int64)
+        return replace(self, timeline=(none, none))
 
     def of(self, *causes: str) -> Numbers:
         """Return the ns of some causes together, by group."""
@@ -160,6 +168,7 @@ def ledger(
     waits: pl.DataFrame,
     pending: pl.DataFrame,
     samples: pl.DataFrame,
+    most: int = MOST_STEPS,
 ) -> Ledger:
     """Charge the life of one process.
 
@@ -171,6 +180,7 @@ def ledger(
         pending: its operations that other ranks were late for: ``start`` (when it asked), ``last``
             (when the last rank had asked; ns UTC), ``end`` and ``late_rank``; null is not known.
         samples: of :data:`CPU_WAIT`: ``time``, ``metric``, ``instance``, ``value``, ``flags``.
+        most: groups of steps; of more steps neighbouring ones are added up.
     """
     begin = int(pieces.start[0]) if len(pieces.start) else pieces.end
     steps = _steps(spans, begin, pieces.end)
@@ -222,7 +232,7 @@ def ledger(
     code[_inside(low, points, *of_compiler) & (is_open | works)] = CODE["compilation"]
     timeline = low, code.copy()
     queued = _queued(low, length, code, queue)
-    return _added(begin, end, steps, row, length, code, culprit, queued, timeline)
+    return _added(begin, end, steps, row, length, code, culprit, queued, timeline, most)
 
 
 def rows(charged: Ledger) -> pl.DataFrame:
@@ -365,11 +375,12 @@ def _added(
     culprit: Index,
     queued: Times,
     timeline: tuple[Times, Numbers],
+    most: int,
 ) -> Ledger:
     """Add up pieces by step and cause."""
     number = steps["step"].cast(pl.Int64).fill_null(0).to_numpy()
     width = 1
-    while len(number) > _MOST_STEPS * width:
+    while len(number) > most * width:
         width *= 2
     group, of_step = _groups(number, width)
     causes = np.zeros((len(group) + 1, len(CAUSES)), np.int64)
@@ -377,7 +388,11 @@ def _added(
     np.add.at(causes, (place, code), length - queued)
     np.add.at(causes[:, CODE["cpu_queue"]], place, queued)
     culprits = {}
-    for rank in np.unique(culprit[culprit >= 0]).tolist():
+    blamed = culprit >= 0
+    ranks, which = np.unique(culprit[blamed], return_inverse=True)
+    waits = np.zeros(len(ranks), np.int64)
+    np.add.at(waits, which, length[blamed])
+    for rank in ranks[np.argsort(-waits, kind="stable")[:MOST_CULPRITS]].tolist():
         some = (culprit == rank) & (code == CODE["waiting"])
         ns = np.zeros(len(group) + 1, np.int64)
         np.add.at(ns, place[some], length[some])
