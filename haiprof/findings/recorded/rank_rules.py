@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -204,6 +204,20 @@ def _of_pipeline(finding: Finding) -> Finding:
     )
 
 
+def _of_job(job: _Aligned, part: Numbers, share: blocks.Share, **about: Any) -> Finding:
+    """Return a finding on a part of the ranks' time: on all ranks unless ``about`` names some."""
+    whole = int(job.duration.sum())
+    ranks = tuple(rank.process.rank for rank in job.ranks if rank.process.rank is not None)
+    given = {"ranks": ranks, "command": "haiprof report", **about}
+    return Finding(
+        lost_ns=int(part.sum()),
+        low_ns=int(share.low * whole),
+        high_ns=int(share.high * whole),
+        share=share.share,
+        **given,
+    )
+
+
 def uneven_exchange(case: Case) -> Iterator[Finding]:
     """Say that ranks exchange different amounts, as experts that get more tokens than others."""
     job = _aligned(case)
@@ -219,23 +233,21 @@ def uneven_exchange(case: Case) -> Iterator[Finding]:
         return
     whole = int(job.duration.sum())
     most = job.ranks[int(np.argmax(sent))]
-    yield Finding(
+    yield _of_job(
+        job,
+        waited,
+        share,
         kind="uneven_exchange",
         problem=f"{most.process.label.capitalize()} gets {max(sent) / mean:.2g} times as much as "
         "the mean of the ranks in all_to_all, and the others wait for it",
         advice="balance the experts (an auxiliary loss, a capacity), or place them anew",
         ranks=most.numbers,
-        lost_ns=int(waited.sum()),
-        low_ns=int(share.low * whole),
-        high_ns=int(share.high * whole),
-        share=share.share,
         confidence=0.9,
         phase="waiting",
         evidence=(
             Evidence("collectives", "bytes in all_to_all", max(sent), "bytes", int(mean)),
             Evidence("ledger", "waiting, mean of the ranks", int(waited.sum()), "ns", whole),
         ),
-        command="haiprof report",
     )
 
 
@@ -255,15 +267,13 @@ def uneven_work(case: Case) -> Iterator[Finding]:
     if min(alike) < _ALIKE or min(vary) < _VARY:
         return
     whole = int(job.duration.sum())
-    yield Finding(
+    yield _of_job(
+        job,
+        waited,
+        share,
         kind="uneven_lengths",
         problem="Ranks wait for each other in turns, for the one with the longest inputs",
         advice="sort samples by length, or pack them, so that all ranks get as much in each step",
-        ranks=tuple(rank.process.rank for rank in job.ranks if rank.process.rank is not None),
-        lost_ns=int(waited.sum()),
-        low_ns=int(share.low * whole),
-        high_ns=int(share.high * whole),
-        share=share.share,
         confidence=0.85,
         phase="waiting",
         evidence=(
@@ -271,7 +281,6 @@ def uneven_work(case: Case) -> Iterator[Finding]:
             Evidence("ledger", "correlation of forward and backward", min(alike), "ratio", _ALIKE),
             Evidence("ledger", "variation of forward", min(vary), "share", _VARY),
         ),
-        command="haiprof report",
     )
 
 
@@ -285,23 +294,20 @@ def bubbles(case: Case) -> Iterator[Finding]:
     if share.share < _BUBBLE or share.low < SURE:
         return
     whole = int(job.duration.sum())
-    yield Finding(
+    yield _of_job(
+        job,
+        waited,
+        share,
         kind="pipeline_bubble",
         problem="The stages of the pipeline wait for each other in turns, as its schedule has it",
         advice="cut the batch into more microbatches, or take a schedule with a smaller bubble "
         "(1F1B, interleaved)",
-        ranks=tuple(rank.process.rank for rank in job.ranks if rank.process.rank is not None),
-        lost_ns=int(waited.sum()),
-        low_ns=int(share.low * whole),
-        high_ns=int(share.high * whole),
-        share=share.share,
         confidence=0.8,
         phase="waiting",
         evidence=(
             Evidence("ledger", "waiting, mean of the ranks", int(waited.sum()), "ns", whole),
         ),
         refuted_by=(("one stage takes longer than the others", True),),
-        command="haiprof report",
     )
 
 
@@ -355,7 +361,10 @@ def communication(case: Case) -> Iterator[Finding]:
     whole = int(job.duration.sum())
     many = count >= _MANY
     bytes_of = int((operations["operations"] * operations["bytes"].fill_null(0)).sum()) // steps
-    yield Finding(
+    yield _of_job(
+        job,
+        moved,
+        share,
         kind="small_collectives" if many else "exposed_communication",
         problem=f"Each step makes {count:.0f} collectives of less than {size(_SMALL)}"
         if many
@@ -364,11 +373,6 @@ def communication(case: Case) -> Iterator[Finding]:
         if many
         else "overlap it with backward (DDP buckets, prefetching), or send less "
         "(gradient accumulation, compression)",
-        ranks=tuple(rank.process.rank for rank in job.ranks if rank.process.rank is not None),
-        lost_ns=int(moved.sum()),
-        low_ns=int(share.low * whole),
-        high_ns=int(share.high * whole),
-        share=share.share,
         confidence=0.8,
         phase="transfer",
         evidence=(
@@ -376,5 +380,4 @@ def communication(case: Case) -> Iterator[Finding]:
             Evidence("collectives", "small operations a step", count, "count", _MANY),
         ),
         refuted_by=(("the time is waiting for a rank", True),),
-        command="haiprof report",
     )
