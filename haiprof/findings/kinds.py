@@ -46,7 +46,11 @@ KINDS: Final[dict[str, Kind]] = {
     "launch_bound": Kind("kernels are launched too slowly", "", "idle: launch, graph_launch"),
     "gil": Kind("another thread has the GIL", "stacks: a thread has it while another waits"),
     "logging": Kind("logging and writing in the loop", "stacks: loggers, writes"),
-    "slow_start": Kind("a slow start", "ledger: startup; stacks", "idle: startup"),
+    "slow_start": Kind(
+        "a slow start",
+        "ledger: startup; stacks, which begin with the first step unless it was recorded before",
+        "idle: startup",
+    ),
     "recompilation": Kind("functions are compiled again", "ledger: compilation"),
     "blocking_checkpoint": Kind("training waits for checkpoints", "ledger: save"),
     # The machine.
