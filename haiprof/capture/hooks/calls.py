@@ -67,6 +67,46 @@ class DataLoaderCalls:
             self._attributes.pop().restore()
 
 
+# Cached, because torch keeps in the function what refers to it: a cycle for each attach.
+@functools.cache
+def _untraced(inner: Callable[..., Any], kind: str) -> tuple[Callable[..., Any], Any]:
+    """Return a method that reports its calls as ``kind``, and the WrappedCall in it.
+
+    It is not traced by torch.compile, which would call a C function in a class without the object.
+    """
+    from torch import _disable_dynamo
+
+    wrapped = _core.WrappedCall(inner, kind)
+
+    # Not what torch keeps in the original: that calls the original.
+    @functools.wraps(inner, updated=())
+    def reported(*args: Any, **keywords: Any) -> Any:
+        return wrapped(*args, **keywords)
+
+    return _disable_dynamo(reported), wrapped
+
+
+class Method:
+    """A method that compiled code may call, replaced by one that reports its calls."""
+
+    def __init__(self, owner: type, name: str, kind: str) -> None:
+        """Replace ``owner.name``; ``kind`` is what WrappedCall is to report."""
+        self._owner, self._name = owner, name
+        self._original: Any = vars(owner)[name]
+        # What torch itself does not have traced, it has wrapped as well.
+        inner = getattr(self._original, "__wrapped__", self._original)
+        self._ours, self._wrapped = _untraced(inner, kind)
+        setattr(owner, name, self._ours)
+
+    def restore(self) -> None:
+        """Restore the original. Inside somebody else's wrapper ours stays and does nothing."""
+        if vars(self._owner).get(self._name) is self._ours:
+            setattr(self._owner, self._name, self._original)
+        else:
+            self._wrapped.disable()
+            _untraced.cache_clear()
+
+
 class ScalerCalls:
     """``GradScaler.step``, which counts as an update also when it skips the optimizer."""
 
@@ -74,7 +114,7 @@ class ScalerCalls:
 
     def __init__(self) -> None:
         """Nothing is touched yet."""
-        self._attribute: Attribute | None = None
+        self._method: Method | None = None
 
     def attach(self) -> str:
         """Replace it; return how."""
@@ -82,34 +122,14 @@ class ScalerCalls:
             from torch.amp.grad_scaler import GradScaler
         except ImportError:  # before torch 2.3
             from torch.cuda.amp.grad_scaler import GradScaler
-        self._attribute = Attribute(GradScaler, "step", "scaler")
+        self._method = Method(GradScaler, "step", "scaler")
         return "on: GradScaler.step"
 
     def detach(self) -> None:
         """Restore it."""
-        if self._attribute is not None:
-            self._attribute.restore()
-            self._attribute = None
-
-
-# Cached, because torch keeps in the function what refers to it: a cycle for each attach.
-@functools.cache
-def _zero_grad(inner: Callable[..., None]) -> tuple[Callable[..., None], Any]:
-    """Return a zero_grad that reports its calls, and the WrappedCall in it.
-
-    As torch's own it is not traced by torch.compile, which would call a C function in a class
-    without the object.
-    """
-    from torch import _disable_dynamo
-
-    wrapped = _core.WrappedCall(inner, "zero")
-
-    # Not what torch keeps in the original: that calls the original.
-    @functools.wraps(inner, updated=())
-    def zero_grad(*args: Any, **keywords: Any) -> None:
-        wrapped(*args, **keywords)
-
-    return _disable_dynamo(zero_grad), wrapped
+        if self._method is not None:
+            self._method.restore()
+            self._method = None
 
 
 class ZeroGradCalls:
@@ -119,38 +139,20 @@ class ZeroGradCalls:
 
     def __init__(self) -> None:
         """Nothing is touched yet."""
-        self._original: Any = None
-        self._ours: Any = None
-        self._wrapped: Any = None
+        self._method: Method | None = None
 
     def attach(self) -> str:
         """Replace it; return how."""
         from torch.optim import Optimizer
 
-        original: Any = vars(Optimizer)["zero_grad"]
-        self._ours, self._wrapped = _zero_grad(original.__wrapped__)
-        self._original = original
-        self._put(self._ours)
+        self._method = Method(Optimizer, "zero_grad", "zero")
         return "on: Optimizer.zero_grad"
 
     def detach(self) -> None:
-        """Restore it. Inside somebody else's wrapper ours stays and does nothing."""
-        from torch.optim import Optimizer
-
-        if self._ours is None:
-            return
-        if vars(Optimizer)["zero_grad"] is self._ours:
-            self._put(self._original)
-        else:
-            self._wrapped.disable()
-            _zero_grad.cache_clear()
-        self._original = self._ours = self._wrapped = None
-
-    @staticmethod
-    def _put(function: Any) -> None:
-        from torch.optim import Optimizer
-
-        Optimizer.zero_grad = function
+        """Restore it."""
+        if self._method is not None:
+            self._method.restore()
+            self._method = None
 
 
 # Cached, because a class is a reference cycle: one per attach would stay until Python's

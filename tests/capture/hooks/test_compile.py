@@ -265,3 +265,30 @@ def test_gradients_zeroed_in_a_compiled_function(recorded: Any) -> None:
         optimizer.step()
     assert len(recorded.steps()) == 3
     torch._dynamo.reset()
+
+
+def test_scaled_steps_and_loaders_in_a_compiled_function(recorded: Any) -> None:
+    torch._dynamo.reset()
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu")
+    loader = DataLoader([torch.ones(4) for _ in range(12)], batch_size=4)
+
+    @torch.compile(backend="eager")
+    def step(x: Any) -> Any:
+        scaler.scale(model(x).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+    @torch.compile(backend="eager")
+    def total() -> Any:
+        return sum(x.sum() for x in loader)
+
+    before = model.weight.detach().clone()
+    for batch in loader:
+        step(batch)
+    assert not torch.equal(model.weight, before)
+    assert len(recorded.steps()) == 3
+    assert float(total()) == 48
+    torch._dynamo.reset()
