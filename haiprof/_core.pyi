@@ -48,10 +48,20 @@ def ring_open() -> bool:
     """Whether this process has an open ring."""
 
 def ready() -> bool:
-    """Whether a record would be kept; opens the ring of an armed session."""
+    """Whether a record would be kept; opens the ring of an armed session, whose work begins."""
 
-def set_opener(callable: Callable[[], None] | None) -> None:
-    """Set what opens the ring at the first record; None disarms."""
+def ready_for_event() -> bool:
+    """Whether an event would be kept; opens the ring of an armed session."""
+
+def awaits_work() -> bool:
+    """Whether the session is armed and nothing but events has been recorded yet."""
+
+def set_opener(callable: Callable[[bool], None] | None) -> None:
+    """Set what opens the ring at the first event and at the first work; None disarms.
+
+    Args:
+        callable: is given whether it is work: a phase, a range, a value.
+    """
 
 def value(metric: str, value: float, /) -> None:
     """Record one value."""

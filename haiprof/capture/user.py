@@ -67,9 +67,9 @@ def mark(name: str, value: float | None = None, **attributes: Any) -> None:
     if _tracing():
         return
     with contextlib.suppress(Exception):
-        if value is None:
+        if value is None and _core.ready():
             _core.event("mark", _text(name), _json(attributes))
-        else:
+        elif value is not None:
             _core.value(_text(name), float(value))
 
 

@@ -22,7 +22,7 @@ namespace py = pybind11;
 
 namespace haiprof::python {
 
-std::atomic<bool> armed{false};
+std::atomic<Armed> armed{Armed::no};
 
 namespace {
 
@@ -32,7 +32,7 @@ PyObject* opener = nullptr;
 void set_opener(const py::object& callable) {
   PyObject* const previous = opener;
   opener = callable.is_none() ? nullptr : callable.inc_ref().ptr();
-  armed.store(opener != nullptr, std::memory_order_release);
+  armed.store(opener != nullptr ? Armed::for_anything : Armed::no, std::memory_order_release);
   Py_XDECREF(previous);
 }
 
@@ -66,7 +66,7 @@ void open_ring(const std::filesystem::path& path, std::size_t bytes,
 
 void push_event(std::string_view kind, std::string_view text,
                 std::optional<std::string_view> attributes) {
-  if (!ready()) return;
+  if (!ready_for_event()) return;
   ring::push_event(kind, text, attributes.value_or(""), phase::current_step());
 }
 
@@ -110,14 +110,10 @@ PyMethodDef value_definition = {
     "value", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(push_value)), METH_FASTCALL,
     "value(metric: str, value: float, /) -> None\n\nRecord one value."};
 
-}  // namespace
-
-bool open_lazily() noexcept {
-  // Without the GIL two threads may come here at once.
-  if (opener == nullptr || !armed.exchange(false, std::memory_order_acq_rel)) return false;
+void call_opener(bool works) noexcept {
   PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
   PyErr_Fetch(&type, &value, &trace);  // a hook may run while an exception is on its way
-  PyObject* result = PyObject_CallNoArgs(opener);
+  PyObject* result = PyObject_CallOneArg(opener, works ? Py_True : Py_False);
   if (result == nullptr) {
     // A Ctrl-C that came while the ring was opened belongs to the job.
     if (PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt();
@@ -126,7 +122,27 @@ bool open_lazily() noexcept {
     Py_DECREF(result);
   }
   PyErr_Restore(type, value, trace);
+}
+
+}  // namespace
+
+// Without the GIL two threads may come to these at once.
+
+bool open_for_work() noexcept {
+  if (armed.exchange(Armed::no, std::memory_order_acq_rel) != Armed::no && opener != nullptr) {
+    call_opener(true);
+  }
   return ring::is_open();
+}
+
+bool open_for_event() noexcept {
+  Armed expected = Armed::for_anything;
+  if (opener == nullptr || !armed.compare_exchange_strong(expected, Armed::for_work)) return false;
+  call_opener(false);
+  if (ring::is_open()) return true;
+  expected = Armed::for_work;
+  armed.compare_exchange_strong(expected, Armed::no);  // it declined
+  return false;
 }
 
 void register_ring(py::module_& module) {
@@ -138,6 +154,8 @@ void register_ring(py::module_& module) {
   module.def("close_ring", &ring::close, py::call_guard<Unlocked>());
   module.def("ring_open", &ring::is_open);
   module.def("ready", [] { return ready(); });
+  module.def("ready_for_event", [] { return ready_for_event(); });
+  module.def("awaits_work", [] { return armed.load(std::memory_order_relaxed) != Armed::no; });
   module.def("set_opener", &set_opener, py::arg("callable").none(true));
   module.def("event", &push_event, py::arg("kind"), py::arg("text"),
              py::arg("attributes") = py::none());

@@ -112,7 +112,7 @@ class CudaCalls:
         self._module = self._original = self._wrapped = None
 
     def _begin(self) -> None:
-        if self._begun or not _core.ready():
+        if self._begun or not _core.ready_for_event():
             return
         self._begun = True
         self._before = _core.gpu_counts()

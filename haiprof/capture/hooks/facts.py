@@ -20,7 +20,7 @@ def record(kind: str, text: str, attributes: Mapping[str, Any]) -> bool:
 
     Values that JSON does not know are recorded as their texts.
     """
-    if not _core.ready():
+    if not _core.ready_for_event():
         return False
     _core.event(kind, text, json.dumps(attributes, default=str))
     return True

@@ -54,7 +54,7 @@ class Session:
         run = options.run or made_up_name(_script(), place)
         self._place = place
         self._ring = JobRing(run, _absolute(options.log_dir) / run, options, place)
-        #: When it begins and ends (CLOCK_MONOTONIC, s); the end is known once it has begun.
+        #: When it begins and ends (CLOCK_MONOTONIC, s); the end is known once the job works.
         self._begins = time.monotonic() + options.warmup
         self._ends: float | None = None
         #: When the first record could be kept (UTC, ns); None until then.
@@ -93,7 +93,7 @@ class Session:
 
     @property
     def ends_in(self) -> float | None:
-        """Seconds until it ends; None: with the process, or it has not begun."""
+        """Seconds until it ends; None: with the process, or the job does not work yet."""
         return None if self._ends is None else max(self._ends - time.monotonic(), 0.0)
 
     @property
@@ -107,15 +107,20 @@ class Session:
         return self._place
 
     def end_after(self, seconds: float) -> None:
-        """End it ``seconds`` from now, or from its beginning; 0: with the process."""
+        """End it ``seconds`` from now, or from when the job works; 0: with the process."""
         with _lock:
             self._ring.options = self.options._replace(time=seconds)
-            if not self.recording:
+            if not self.recording or (self._ends is None and _core.awaits_work()):
                 return
             self.forget_timer()
-            self._ends = time.monotonic() + seconds if seconds else None
-            if self._ends is not None:
-                self.later(self._ends, _stop)
+            self._ends = None
+            self._limit()
+
+    def _limit(self) -> None:
+        """Have it end after its time, which passes from here on unless it passes already."""
+        if self.options.time:
+            self._ends = self._ends or time.monotonic() + self.options.time
+            self.later(self._ends, _stop)
 
     def record_kernels(self, **changed: Any) -> None:
         """Record the GPU with these options from now on: ``kernels`` and what belongs to it."""
@@ -171,10 +176,16 @@ class Session:
 
         self.later(self._begins, begin_between_imports)
 
-    def open(self) -> bool:
-        """Make the ring and ensure that the run has a recorder. Problems go to stderr."""
+    def open(self, *, works: bool = True) -> bool:
+        """Make the ring and ensure that the run has a recorder. Problems go to stderr.
+
+        Args:
+            works: the job works; else what is recorded comes before, and its time does not pass.
+        """
         with _lock:
             if self.recording:
+                if works and self._ends is None:
+                    self._limit()
                 return True
             if sys.is_finalizing():  # a thread that is started now would never run
                 say_once("not recording: this process is already exiting")
@@ -194,9 +205,8 @@ class Session:
                 say_once(f"not recording: {error!r}. The job continues unprofiled")
                 return False
             self.since_ns = self.since_ns or time.time_ns()
-            if self.options.time:
-                self._ends = self._ends or time.monotonic() + self.options.time
-                self.later(self._ends, _stop)
+            if works or self._ends is not None:
+                self._limit()
             rest()
             self.ensure_recorder()
             rest()
@@ -389,7 +399,7 @@ def _report_exception(text: str, attributes: str, worth: bool) -> None:
         # A failing launcher or helper of a rank is not one of the job's processes.
         if not worth or session.warming_up or not is_first_of_rank(session.run_dir, text):
             return
-        session.open()
+        session.open(works=False)
     if session.recording:
         _core.event("exception", text, attributes)
 
@@ -402,15 +412,19 @@ def _at_end_of_worker() -> None:
             session.close(0.0, ends=True)
 
 
-def _open_for_first_record() -> None:
-    """Open the ring at the first record, unless this process is somebody's helper."""
+def _open_for_first_record(works: bool) -> None:
+    """Open the ring at the first record, unless this process is somebody's helper.
+
+    Args:
+        works: it is of the job's work, and not an event that may come long before.
+    """
     session = _active
     if session is None or is_dataloader_worker():
         return
     if session.warming_up:  # a forked child has no timer of its own yet
         session.wait_for_beginning(_record_lazily)
         return
-    session.open()
+    session.open(works=works)
 
 
 _registered = False

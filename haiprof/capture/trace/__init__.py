@@ -149,7 +149,7 @@ def finish(why: str, seconds: float) -> None:
             recording = _current
         if waiting is not None:
             waiting.cancel()
-        if recording is not None and recording.live:
+        if recording is not None:
             recording.finish(why, seconds)
 
 

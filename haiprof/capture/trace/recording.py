@@ -68,6 +68,7 @@ class Recording:
         # Never waited for: whoever finds it locked came while the state changes, maybe on the
         # very thread that changes it.
         self._changing = threading.Lock()
+        self._changed_by: int | None = None
         self._owner: int | None = None
         self._boundaries: Boundaries | None = None
         self._others: OtherUsers | None = None
@@ -165,6 +166,8 @@ class Recording:
         """
         mine = self._changing.acquire(blocking=False)
         try:
+            if mine:
+                self._changed_by = threading.get_ident()
             yield mine
         except BaseException as error:
             self.refuse(f"no deep trace: {error!r}")
@@ -172,6 +175,7 @@ class Recording:
                 raise
         finally:
             if mine:
+                self._changed_by = None
                 self._changing.release()
 
     # -- at the end of a step ---------------------------------------------------------------------
@@ -245,6 +249,9 @@ class Recording:
         with self._others:
             self._profiler.start()
         self._runs = True
+        if self.state == OFF:  # given up meanwhile, by a thread that could not end it
+            self._drop()
+            return
         self._begun_ns, self._begun = time.time_ns(), time.perf_counter()
         self._start_seconds = self._begun - called
         self.state = RECORDING
@@ -302,7 +309,7 @@ class Recording:
         return None
 
     def _time_to_begin(self) -> bool:
-        if not _core.ring_open():
+        if not _core.ring_open() or _core.awaits_work():
             return False
         if self._begin_at is None:
             self._begin_at = time.monotonic() + self._plan.warmup_seconds
@@ -375,18 +382,30 @@ class Recording:
             why: the recording ends.
             seconds: how long to wait where another thread has to end it, and for the file.
         """
+        if self.live:
+            self._finish(why, seconds)
+        if self.state == OFF and self._owner == threading.get_ident():
+            self._drop()
+
+    def _finish(self, why: str, seconds: float) -> None:
         self._last_chance = True
         if self.state == WAITING and not _core.ring_open():
             self.forget()  # a process that recorded nothing at all
             return
+        until = time.monotonic() + seconds
+        self.stop(why)
+        while self._begins_elsewhere() and time.monotonic() < until:
+            time.sleep(0.01)
         if self.state == WAITING:
             self.stop(why)
-        else:
-            self.stop_for(why, seconds)
+        self.stop_for(why, until - time.monotonic())
         if self.state == WRITING:
             self._finished.wait(seconds)
         if self.live:
             self.refuse(f"the deep trace is lost: {why}, and its thread did not end it")
+
+    def _begins_elsewhere(self) -> bool:
+        return self.state == WAITING and self._changed_by not in (None, threading.get_ident())
 
     def refuse(self, why: str) -> None:
         """Give it up, and say why."""

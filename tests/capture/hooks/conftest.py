@@ -113,6 +113,6 @@ def agree(recorded: Recorded) -> Callable[..., None]:
         found = recorded.sums()
         assert len(recorded.steps()) == len(times.steps)
         ours = [found[n] for n in range(len(times.steps))]
-        assert_agreement(times.steps[skip:], ours[skip:], phases)
+        assert_agreement(times.steps[skip:], ours[skip:], phases, recorded.counts(skip))
 
     return check

@@ -129,7 +129,7 @@ def test_a_torch_that_nothing_is_attached_to_opens_no_ring(unknown_torch: str, s
         from haiprof import _core
         from haiprof.capture import hooks
         reports, opened = [], []
-        _core.set_opener(lambda: opened.append(True))
+        _core.set_opener(opened.append)
         hooks.install(lambda kind, text: reports.append(text) or _core.event(kind, text))
         import torch
         hooks.report_kept()

@@ -55,7 +55,7 @@ def train(model: Any, optimizer: Any, times: Any, batches: Any, every: int = 1) 
         if (n + 1) % every == 0:
             with times.phase("optimizer"):
                 optimizer.step()
-            optimizer.zero_grad()
+                optimizer.zero_grad()
 
 
 def test_plain_loop_over_two_epochs(
@@ -133,14 +133,14 @@ def test_two_optimizers_of_a_gan(recorded: Any, by_hand: Any, agree: Callable[..
             loss.backward()
         with by_hand.phase("optimizer"):
             critics.step()
-        critics.zero_grad()
+            critics.zero_grad()
         with by_hand.phase("forward"):
             loss = -critic(fake).mean()
         with by_hand.phase("backward"):
             loss.backward()
         with by_hand.phase("optimizer"):
             makers.step()
-        makers.zero_grad()
+            makers.zero_grad()
     agree(by_hand)
 
 
@@ -226,7 +226,8 @@ def test_scaler_that_skips_a_step(recorded: Any, by_hand: Any, agree: Callable[.
         with by_hand.phase("optimizer"):
             scaler.step(optimizer)
         scaler.update()
-        optimizer.zero_grad()
+        with by_hand.phase("optimizer"):
+            optimizer.zero_grad()
     assert scaler.get_scale() < 2.0
     agree(by_hand)
 

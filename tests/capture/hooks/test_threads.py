@@ -227,7 +227,7 @@ DDP = """
             if n % 2:
                 with times.phase("optimizer"):
                     optimizer.step()
-                optimizer.zero_grad()
+                    optimizer.zero_grad()
     dist.destroy_process_group()
     _core.phases_finish()
     _core.close_ring()

@@ -118,6 +118,52 @@ def test_it_does_not_begin_in_the_middle_of_an_import_of_torch(shm: Path, tmp_pa
     assert out == "waiting done\n"
 
 
+#: torch's profiler takes two seconds to begin.
+SLOW = """
+    from haiprof.capture import trace as deep
+    begin = torch.profiler.profile.prepare_trace
+    def slow(self):
+        until = time.monotonic() + 2
+        while time.monotonic() < until:
+            time.sleep(0.01)
+        begin(self)
+    torch.profiler.profile.prepare_trace = slow
+    train(1)
+"""
+
+
+def test_a_recording_that_ends_while_it_begins_waits_for_it(shm: Path, tmp_path: Path) -> None:
+    program = f"""
+    {SLOW}
+    train(2)
+    print(torch._C._autograd._profiler_enabled())
+    """
+    left, out = run_job(program, shm, tmp_path, trace=1, time=1)
+    assert out == "False\n"
+    assert left.states() == ["recording", "done"]
+    assert left.end()["why"] == "the recording ended"
+    assert left.trace["traceEvents"]
+
+
+def test_one_that_is_given_up_while_it_begins_does_not_go_on(shm: Path, tmp_path: Path) -> None:
+    program = f"""
+    def give_up():
+        time.sleep(1)
+        deep.finish("nobody waits", 0.1)
+
+    {SLOW}
+    threading.Thread(target=give_up).start()
+    handle = haiprof.trace(seconds=100)
+    train(2)
+    print(handle.state, torch._C._autograd._profiler_enabled())
+    """
+    left, out = run_job(program, shm, tmp_path)
+    assert out == "off False\n"
+    assert left.files == []
+    lost = "the deep trace is lost: nobody waits, and its thread did not end it"
+    assert left.end()["text"] == lost
+
+
 def test_steps_may_be_marked_by_hand(shm: Path, tmp_path: Path) -> None:
     program = """
     with haiprof.trace(steps=2):
