@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from recording import python
-from warm_torch import Program
+from warm_programs import Program
 
 from haiprof.control.client import ask
 from haiprof.control.sockets import socket_of

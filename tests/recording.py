@@ -14,18 +14,18 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import warm_torch
+import warm_programs
 
 
 def python(
     program: str, *arguments: str, warm: bool = False, **keywords: Any
-) -> subprocess.Popen[str] | warm_torch.Program:
+) -> subprocess.Popen[str] | warm_programs.Program:
     """Start a Python program given as text; its output is text too.
 
-    One that is ``warm`` begins with torch imported, see :mod:`warm_torch`.
+    One that is ``warm`` begins with torch imported, see :mod:`warm_programs`.
     """
     if warm:
-        return warm_torch.start(textwrap.dedent(program), *arguments, **keywords)
+        return warm_programs.start(textwrap.dedent(program), *arguments, **keywords)
     keywords.setdefault("stdout", subprocess.PIPE)
     keywords.setdefault("stderr", subprocess.PIPE)
     return subprocess.Popen(

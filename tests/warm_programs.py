@@ -1,8 +1,9 @@
-"""Programs that begin with torch already imported, which takes longer than most of what they do.
+"""Programs that begin with their imports done, which take longer than most of what they do.
 
-A server imports torch once; each program is a fork of it with its own arguments, environment,
-folder and standard streams, and ends as every Python program does. What a process reads only when
-it starts (``LD_LIBRARY_PATH``, ``OMP_NUM_THREADS``, ``PYTHON…``) has a server of its own.
+A server imports torch or the analysis once; each program is a fork of it with its own arguments,
+environment, folder and standard streams, and ends as every Python program does. What a process
+reads only when it starts (``LD_LIBRARY_PATH``, ``OMP_NUM_THREADS``, ``PYTHON…``) has a server of
+its own.
 
 Not for programs whose start is what is tested, or that others find by their command lines.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import importlib
 import os
 import pickle
 import select
@@ -22,11 +24,19 @@ import threading
 import types
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Final
 
+#: What the servers of each kind import.
+_IMPORTS: Final = {
+    # torch._dynamo as the first optimizer does.
+    "torch": ("torch", "torch._dynamo", "torch.profiler", "torch.utils.data"),
+    "analysis": ("haiprof.analyzer", "haiprof.cli.app", "pyarrow", "polars"),
+}
+#: Threads of polars and of allocators, which a fork does without.
+_FORGOTTEN: Final = {"jemalloc_bg_thd", "polars-ooc-clea"}
 #: A program that is to run is too long for one datagram of the default size.
 _LONGEST = 1 << 20
-_AT_START = ("LD_", "OMP_", "MKL_", "KMP_", "PYTHON", "MALLOC_", "GLIBC_")
+_AT_START = ("LD_", "LC_", "LANG", "OMP_", "MKL_", "KMP_", "PYTHON", "MALLOC_", "GLIBC_")
 #: They end with this process, whose sockets they wait at.
 _servers: list[subprocess.Popen[bytes]] = []
 
@@ -98,7 +108,7 @@ class Program:
 
 
 @functools.cache
-def _server(environment: tuple[tuple[str, str], ...]) -> socket.socket:
+def _server(kind: str, environment: tuple[tuple[str, str], ...]) -> socket.socket:
     """Start a server with these variables, and return the socket on which it is asked."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for end in (ours, its):
@@ -109,7 +119,7 @@ def _server(environment: tuple[tuple[str, str], ...]) -> socket.socket:
     with its:
         _servers.append(
             subprocess.Popen(
-                [sys.executable, str(Path(__file__).resolve()), str(its.fileno())],
+                [sys.executable, str(Path(__file__).resolve()), kind, str(its.fileno())],
                 env=variables, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL,
             )
         )  # fmt: skip
@@ -117,12 +127,21 @@ def _server(environment: tuple[tuple[str, str], ...]) -> socket.socket:
 
 
 def start(
-    program: str, *arguments: str, env: Mapping[str, str] | None = None, cwd: Any = None
-) -> Program:
-    """Start a program given as text; its output is text, too, and it has nothing to read."""
+    program: str, *arguments: str, env: Mapping[str, str] | None = None, cwd: Any = None,
+    kind: str = "torch",
+) -> Program:  # fmt: skip
+    """Start a program given as text; its output is text, too, and it has nothing to read.
+
+    Args:
+        program: what ``python -c`` would run.
+        arguments: those of the program.
+        env: its environment; None: this one.
+        cwd: its folder; None: this one.
+        kind: what is imported already: "torch" or "analysis".
+    """
     environment = dict(os.environ if env is None else env)
     first = tuple(sorted((k, v) for k, v in environment.items() if k.startswith(_AT_START)))
-    server = _server(first)
+    server = _server(kind, first)
     ended, its_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     (out, its_out), (err, its_err) = os.pipe(), os.pipe()
     with its_end:
@@ -142,7 +161,8 @@ def _serve(asked: socket.socket) -> tuple[str, list[str]]:
     os.set_blocking(wakes, False)
     signal.set_wakeup_fd(wakes)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    assert len(list(Path("/proc/self/task").iterdir())) == 1, "a fork would lose threads"
+    threads = {(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()}
+    assert threads - {Path("/proc/self/comm").read_text().strip()} <= _FORGOTTEN, threads
     running: dict[int, socket.socket] = {}
     while True:
         ready, _, _ = select.select([asked, woken], [], [])
@@ -175,6 +195,9 @@ def _serve(asked: socket.socket) -> tuple[str, list[str]]:
         os.dup2(files[2], 2)
         for descriptor in (woken, wakes, *files[1:]):
             os.close(descriptor)
+        # The server's may be files, which these are not.
+        sys.stdout = open(1, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors)  # noqa: SIM115
+        sys.stderr = open(2, "w", buffering=1, errors=sys.stderr.errors)  # noqa: SIM115
         os.environ.clear()
         os.environ.update(environment)
         os.chdir(folder)
@@ -184,13 +207,11 @@ def _serve(asked: socket.socket) -> tuple[str, list[str]]:
 def _main() -> None:
     """Serve; in a fork, run the program as ``python -c`` runs it."""
     del sys.path[0]  # the folder of this file
-    import torch
-    import torch._dynamo  # as the first optimizer does
-    import torch.profiler
-    import torch.utils.data  # noqa: F401
-
-    gc.freeze()  # else the end of each fork looks at all of torch's objects, and so copies them
-    program, arguments = _serve(socket.socket(fileno=int(sys.argv[1])))
+    kind, asked = sys.argv[1:]
+    for name in _IMPORTS[kind]:
+        importlib.import_module(name)
+    gc.freeze()  # else the end of each fork looks at all of their objects, and so copies them
+    program, arguments = _serve(socket.socket(fileno=int(asked)))
     # What haiprof.pth does when an interpreter starts; only then comes the program's folder.
     import _haiprof_boot
 
