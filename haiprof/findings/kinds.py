@@ -114,7 +114,7 @@ KINDS: Final[dict[str, Kind]] = {
     "endless_kernel": Kind("a kernel that never ends", "", "", _HANG),
     # Progress.
     "regression": Kind("slower from some step on", "ledger: own work before and after a step"),
-    "skipped_steps": Kind("steps without effect", "", "", "needs the GradScaler's decisions"),
+    "skipped_steps": Kind("steps without effect", "the GradScaler's decisions"),
     # Hangs.
     "collective_mismatch": Kind("different collectives", "", "", _HANG),
     "rank_never_arrived": Kind("a rank never arrives", "", "", _HANG),

@@ -28,6 +28,9 @@ bool add_frame_hooks(PyObject* module);
 bool add_pause_hook(PyObject* module);
 bool add_allocator_hook(PyObject* module);
 
+// How many optimizer steps and calls of compiled functions this thread has begun.
+extern __thread std::uint64_t updates_begun;
+
 // Record what is still unrecorded, before the recording ends. With the GIL.
 void report_pauses() noexcept;
 void report_allocator() noexcept;

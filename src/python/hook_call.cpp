@@ -5,15 +5,21 @@
 // Python.h first: structmember.h does not include what it needs.
 #include <structmember.h>
 
+#include <array>
 #include <atomic>
 #include <cstddef>
+#include <cstdio>
 #include <cstring>
 
 #include "phase/process.h"
 #include "python/hook.h"
 #include "python/opener.h"
+#include "ring/writer.h"
 
 namespace haiprof::python {
+
+__thread std::uint64_t updates_begun = 0;
+
 namespace {
 
 struct WrappedCall {
@@ -52,6 +58,53 @@ phase::End end_of(PyObject* result) noexcept {
   return PyErr_ExceptionMatches(PyExc_StopIteration) ? phase::End::exhausted : phase::End::raised;
 }
 
+// What GradScaler.step did since a ring was opened: it calls no optimizer when gradients are not
+// finite. Known only of optimizers that it was seen to call before.
+class Updates {
+ public:
+  void note(std::uint64_t optimizer, bool updated) noexcept {
+    if (ring_ != ring::generation()) {
+      ring_ = ring::generation();
+      for (auto* each : {&updated_, &skipped_, &reported_}) *each = 0;
+    }
+    if (updated) {
+      if (!seen(optimizer)) seen_[next_++ % kOptimizers] = optimizer;
+      ++updated_;
+    } else if (seen(optimizer)) {
+      ++skipped_;
+      // A job that skips them all must not flood the events.
+      if (skipped_ <= kEach || skipped_ * 20 >= reported_ * 21) report();
+    }
+  }
+
+ private:
+  static constexpr std::uint64_t kEach = 100;
+  static constexpr std::size_t kOptimizers = 8;
+
+  bool seen(std::uint64_t optimizer) const noexcept {
+    for (const auto& each : seen_) {
+      if (each.load(std::memory_order_relaxed) == optimizer) return true;
+    }
+    return false;
+  }
+
+  void report() noexcept {
+    reported_ = skipped_.load();
+    char text[80];
+    std::snprintf(text, sizeof text, "{\"skipped\": %llu, \"updates\": %llu}",
+                  static_cast<unsigned long long>(skipped_.load()),
+                  static_cast<unsigned long long>(updated_.load()));
+    ring::push_event("skipped_update", "GradScaler skipped the optimizer's step", text,
+                     phase::current_step());
+  }
+
+  std::array<std::atomic<std::uint64_t>, kOptimizers> seen_{};
+  std::atomic<std::size_t> next_{0};
+  std::atomic<std::uint32_t> ring_{0};
+  std::atomic<std::uint64_t> updated_{0}, skipped_{0}, reported_{0};
+};
+Updates updates;
+
 PyObject* call(PyObject* object, PyObject* const* args, std::size_t flagged, PyObject* keywords) {
   WrappedCall* const self = as_wrapped(object);
   PyObject* const original = self->original;
@@ -62,13 +115,16 @@ PyObject* call(PyObject* object, PyObject* const* args, std::size_t flagged, PyO
   const phase::Kind kind = self->kind;
   const Py_ssize_t count = PyVectorcall_NARGS(flagged);
   const bool fetches = kind == phase::Kind::iterate || kind == phase::Kind::fetch;
-  const phase::Token token =
-      phase::open(kind, key_at_open(kind, args, count), !fetches || gradients_enabled());
+  const std::uint64_t opened = key_at_open(kind, args, count);
+  const phase::Token token = phase::open(kind, opened, !fetches || gradients_enabled());
   PyObject* result = nullptr;
+  const std::uint64_t begun = updates_begun;
   {
     const phase::CallScope scope;
     result = PyObject_Vectorcall(original, args, flagged, keywords);
   }
+  if (kind == phase::Kind::scaler && result != nullptr)
+    updates.note(opened, updates_begun != begun);
   if (token != 0) {
     const std::uint64_t key = kind == phase::Kind::iterate && result != nullptr && count > 0
                                   ? loader_of_new_iterator(args[0], result)

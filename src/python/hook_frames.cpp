@@ -35,6 +35,7 @@ PyObject* module_enter(PyObject*, PyObject* module) {
 }
 
 PyObject* compiled_enter(PyObject*, PyObject* function) {
+  ++updates_begun;
   if (phase::enter_call() && ready()) {
     phase::open_forward(phase::Kind::compiled, key_of(function), gradients_enabled());
   }
@@ -48,6 +49,7 @@ PyObject* module_leave(PyObject*, PyObject*) {
 
 // optimizer_enter(args): what Optimizer.step's wrapper was called with, the optimizer first.
 PyObject* optimizer_enter(PyObject*, PyObject* args) {
+  ++updates_begun;
   if (PyTuple_Check(args) && PyTuple_GET_SIZE(args) > 0 && ready()) {
     phase::open_optimizer(key_of(PyTuple_GET_ITEM(args, 0)));
   }
@@ -101,6 +103,7 @@ PyObject* on_start(PyObject*, PyObject* const* args, Py_ssize_t) {
     phase::enter_backward();
   } else if (phase::enter_call() && ready()) {
     const bool compiled = code == compiled_code.load(std::memory_order_relaxed);
+    if (compiled) ++updates_begun;
     PyObject* called = nullptr;
     if (phase::wants_modules()) called = variable(compiled ? function_name : self_name);
     phase::open_forward(compiled ? phase::Kind::compiled : phase::Kind::forward, key_of(called),

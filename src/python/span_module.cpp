@@ -61,7 +61,8 @@ void push(const Span* self, std::uint64_t start, std::uint64_t end) noexcept {
 // With the texts that are not in the string table, or not known to be. Ids are good until the next
 // ring is opened.
 void push_with_texts(Span* self, std::uint64_t start, std::uint64_t end) noexcept {
-  if (!ready()) return;
+  const bool of_the_job = self->category == static_cast<std::uint16_t>(ring::Category::user);
+  if (!(of_the_job ? ready() : ready_for_event())) return;
   ring::Texts texts(sizeof(ring::SpanPayload));
   self->name_id = texts.add(ring::Share::name, text_of(self->name));
   self->attributes_id = self->attributes == Py_None

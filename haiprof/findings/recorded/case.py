@@ -24,7 +24,7 @@ from haiprof.views.run.series import Stat
 Numbers = npt.NDArray[np.int64]
 
 #: Kinds of events that rules look at.
-FACTS: Final = ("loader", "threads", "compile")
+FACTS: Final = ("loader", "threads", "compile", "skipped_update")
 
 
 @dataclass(frozen=True)

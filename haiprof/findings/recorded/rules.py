@@ -18,6 +18,7 @@ from haiprof.findings.recorded import (
     input_rules,
     memory_rules,
     rank_rules,
+    update_rules,
 )
 from haiprof.findings.recorded.case import Case, Rank
 
@@ -40,6 +41,7 @@ OF_RANK: Final[tuple[OfRank, ...]] = (
     cpu_rules.queue,
     memory_rules.leak,
     memory_rules.pressure,
+    update_rules.skipped,
 )
 OF_RUN: Final[tuple[OfRun, ...]] = (
     rank_rules.late_ranks,

@@ -230,6 +230,44 @@ def test_scaler_that_skips_a_step(recorded: Any, by_hand: Any, agree: Callable[.
             optimizer.zero_grad()
     assert scaler.get_scale() < 2.0
     agree(by_hand)
+    assert recorded.events("skipped_update") == [{"skipped": 1, "updates": 5}]
+
+
+def test_a_scaler_that_skips_everything_does_not_flood_the_events(recorded: Any) -> None:
+    model = nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters())
+    scaler = torch.amp.GradScaler("cpu")
+    for n in range(1001):
+        loss = squared(model(torch.ones(1, 8)), torch.zeros(1, 1))
+        scaler.scale(loss * (float("inf") if n else 1e-9)).backward()
+        scaler.step(optimizer)
+        scaler.update(2.0)
+        optimizer.zero_grad()
+    counts = [event["skipped"] for event in recorded.events("skipped_update")]
+    assert counts[:100] == list(range(1, 101))
+    assert 950 < counts[-1] <= 1000
+    assert len(counts) < 160
+
+
+def test_a_scaler_of_an_optimizer_that_cannot_be_seen_skips_nothing(recorded: Any) -> None:
+    class Unseen:
+        def __init__(self, inner: Any) -> None:
+            self.param_groups, self._inner = inner.param_groups, inner
+
+        def step(self) -> None:
+            with torch.no_grad():
+                for group in self.param_groups:
+                    for one in group["params"]:
+                        one -= 0.1 * one.grad
+
+    model = nn.Linear(8, 1)
+    optimizer: Any = Unseen(torch.optim.SGD(model.parameters()))
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    for _ in range(3):
+        scaler.scale(squared(model(torch.ones(1, 8)), torch.zeros(1, 1))).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    assert recorded.events("skipped_update") == []
 
 
 def test_lbfgs_closure(recorded: Any, by_hand: Any, agree: Callable[..., None]) -> None:

@@ -553,3 +553,29 @@ def test_what_many_ranks_have_is_one_finding() -> None:
     ranks = [rank(life({"gc": 15}), torch_lines(100), number=n) for n in range(8)]
     (finding,) = found(*ranks)
     assert finding.ranks == tuple(range(8))
+
+
+def skips(*counts: tuple[int, int]) -> dict[str, Any]:
+    """Return the facts of a rank whose GradScaler skipped, each with the updates before it."""
+    return {"skipped_update": [{"skipped": n, "updates": done} for n, done in counts]}
+
+
+def test_updates_that_a_scaler_skips_are_time_without_effect() -> None:
+    every_fourth = [(n, 3 * n) for n in range(1, 26)]
+    first = found(rank(life(), facts=skips(*every_fourth)))[0]
+    assert first.kind == "skipped_steps"
+    # The first five are within the first twenty, in which it finds its scale.
+    assert first.problem.startswith("20 of 100 steps (20 %) had no effect: their gradients were")
+    assert first.lost_ns == int(0.2 * life().stepped)
+
+
+@pytest.mark.parametrize(
+    "counts", [[(n, 0) for n in range(1, 17)], [(1, 2000), (2, 4000), (3, 6000)], []]
+)
+def test_a_scaler_that_finds_its_scale_is_healthy(counts: list[tuple[int, int]]) -> None:
+    assert kinds(rank(life(), facts=skips(*counts))) == []
+
+
+def test_a_damaged_event_of_a_scaler_is_left_out() -> None:
+    facts = {"skipped_update": [{}, {"skipped": "x", "updates": 1}, {"skipped": 90}]}
+    assert kinds(rank(life(), facts=facts)) == []
