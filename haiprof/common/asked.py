@@ -14,7 +14,7 @@ from haiprof.errors import HaiprofError
 #: sampled there is nothing, which is no mistake of who asks.
 THINGS: Final = frozenset(
     ("cgroup", "cpu", "disk", "dram", "gpu", "haiprof", "ib", "io", "mem", "net", "node", "numa",
-     "pcie", "proc", "psi", "python", "torch")
+     "pcie", "proc", "psi", "python", "tcp", "torch")
 )  # fmt: skip
 #: Values that haiprof itself puts into columns of tables; a run need not contain them.
 WORDS: Final[Mapping[tuple[str, str], frozenset[str]]] = {

@@ -81,7 +81,7 @@ KINDS: Final[dict[str, Kind]] = {
         "ranks exchange different amounts", "collectives: bytes by rank; ledger: waiting"
     ),
     "slow_link": Kind("a slow link", "", "", "needs the bandwidth of a healthy run to compare"),
-    "packet_loss": Kind("lost packets", "", "", "TCP's retransmissions are not sampled"),
+    "packet_loss": Kind("lost packets", "ledger: transfer; segments that TCP sends again"),
     "congestion": Kind(
         "a congested network", "", "", "counters of ports are shown, no rule has seen a real one"
     ),

@@ -55,7 +55,7 @@ _FAMILIES = (
     ("IO of the job", ("io.", "cgroup.io_")),
     ("NFS", ("io.nfs_",)),
     ("Disks of the node", ("disk.",)),
-    ("Network", ("net.",)),
+    ("Network", ("net.", "tcp.")),
     ("InfiniBand", ("ib.",)),
     ("Allocator of torch", ("torch.",)),
     ("GPU", ("gpu.",)),

@@ -20,6 +20,7 @@ struct Roots {
 std::unique_ptr<sampler::Source> make_cpu(const Roots& roots);
 std::unique_ptr<sampler::Source> make_memory(const Roots& roots);
 std::unique_ptr<sampler::Source> make_network(const Roots& roots);
+std::unique_ptr<sampler::Source> make_tcp(const Roots& roots);
 std::unique_ptr<sampler::Source> make_disk(const Roots& roots);
 std::unique_ptr<sampler::Source> make_pressure(const Roots& roots);
 std::unique_ptr<sampler::Source> make_cgroup(const Roots& roots);

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from commands import haiprof
+from phases import interrupted_share
 from recording import wait_for, wait_recorded
 
 from haiprof import Analyzer
@@ -89,12 +90,14 @@ def test_ettr_of_a_job_killed_and_restarted_twice_is_what_the_job_noted(
         wait_recorded(shm)
     run = wait_for(lambda: Analyzer(tmp_path / "mine"))
     productive, wall = truth(notes)
+    # Where a machine takes the CPU between the job's reading of the clock and ours, it shows here.
+    within = 0.01 if interrupted_share() < 0.02 else 0.05
     found = run.goodput()
     row = found.summary.row(0, named=True)
     assert (row["attempts"], row["died"]) == (3, 2)
-    assert row["productive_ns"] / 1e9 == pytest.approx(productive, rel=0.01)
-    assert row["wall_ns"] / 1e9 == pytest.approx(wall, rel=0.01)
-    assert row["ettr"] == pytest.approx(productive / wall, rel=0.01)
+    assert row["productive_ns"] / 1e9 == pytest.approx(productive, rel=within)
+    assert row["wall_ns"] / 1e9 == pytest.approx(wall, rel=within)
+    assert row["ettr"] == pytest.approx(productive / wall, rel=within)
     assert found.parts["duration"].sum() == row["wall_ns"]
     durations = dict(found.parts.select("part", "duration").iter_rows())
     assert durations["down"] > 0

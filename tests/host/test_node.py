@@ -175,6 +175,31 @@ def test_network_by_interface(node: Node) -> None:
     }
 
 
+SNMP = """\
+Ip: Forwarding DefaultTTL
+Ip: 1 64
+Tcp: RtoAlgorithm RtoMin RtoMax MaxConn InSegs OutSegs RetransSegs InErrs
+Tcp: 1 200 120000 -1 7 {sent} {again} 0
+Udp: InDatagrams OutSegs
+Udp: 3 9
+"""
+
+
+def test_segments_that_tcp_sends_again(node: Node) -> None:
+    node.write("net/snmp", SNMP.format(sent=1000, again=5))
+    sampler = node.sampler()
+    assert states(sampler)["tcp"] == "ok"
+    node.tick(sampler)
+    node.write("net/snmp", SNMP.format(sent=3000, again=5))
+    assert node.tick(sampler, 2.0)[0, "tcp.sent.segments_per_s", None] == 1000.0
+    node.write("net/snmp", SNMP.format(sent=3200, again=25))
+    values = {k[1]: v for k, v in node.tick(sampler, 2.0).items() if k[1].startswith("tcp.")}
+    assert values == {
+        "tcp.sent.segments_per_s": 100.0,
+        "tcp.retransmitted.segments_per_s": 10.0,
+    }
+
+
 def test_interface_that_appears_starts_with_a_baseline(node: Node) -> None:
     node.write("net/dev", "  eth0: 1 0 0 0 0 0 0 0 1 0 0 0 0 0 0 0\n")
     sampler = node.sampler()

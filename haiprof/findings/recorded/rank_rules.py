@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import polars as pl
 
-from haiprof.common.numbers import milliseconds, size
+from haiprof.common.numbers import milliseconds, percent, size
 from haiprof.findings.finding import LEAST, SURE, Evidence, Finding
 from haiprof.findings.recorded.case import Case, Numbers, Rank
 from haiprof.findings.recorded.hot import functions
@@ -47,6 +47,10 @@ _ASKED: Final = 0.10
 #: Many operations of few bytes in a step.
 _MANY: Final = 50
 _SMALL: Final = 64 << 10
+_SENT: Final = "tcp.sent.segments_per_s"
+_RESENT: Final = "tcp.retransmitted.segments_per_s"
+#: A healthy network loses less than a thousandth; at a hundredth TCP is a fraction as fast.
+_LOSSY: Final = 0.01
 
 
 class _Aligned(NamedTuple):
@@ -339,8 +343,18 @@ def _asked(job: _Aligned) -> bool:
     return 2 * int(asks["samples"].sum()) > int(rows["samples"].sum()) > 0
 
 
+def _resent(case: Case) -> float:
+    """Return the share of TCP's segments that the worst node had to send again."""
+    shares = [0.0]
+    for node in case.nodes:
+        resent, sent = (node.stats.get(metric) for metric in (_RESENT, _SENT))
+        if resent is not None and sent is not None and sent.mean > 0:
+            shares.append(resent.mean / sent.mean)
+    return max(shares)
+
+
 def communication(case: Case) -> Iterator[Finding]:
-    """Say that the time of communication itself is not hidden, in many or in large operations."""
+    """Say that the time of communication itself is not hidden: it is lost, small or large."""
     job = _aligned(case)
     if job is None:
         return
@@ -350,6 +364,25 @@ def communication(case: Case) -> Iterator[Finding]:
     share = blocks.share(moved, job.duration, job.begins)
     if share.share < LEAST or share.low < SURE:
         return
+    whole = int(job.duration.sum())
+    took = Evidence("ledger", "transfer, mean of the ranks", int(moved.sum()), "ns", whole)
+    resent = _resent(case)
+    if resent >= _LOSSY:
+        yield _of_job(
+            job,
+            moved,
+            share,
+            kind="packet_loss",
+            problem=f"The network loses packets: {percent(resent)} of what a node sends over TCP "
+            "is sent again, while training waits for it",
+            advice="look for a bad cable, port or switch on its way (ethtool -S, ip -s link), "
+            "and for queues that are too short",
+            confidence=0.85,
+            phase="transfer",
+            evidence=(took, Evidence("samples", _RESENT, resent, "share", _LOSSY)),
+            refuted_by=(("the time is waiting for a rank", True),),
+        )
+        return
     steps = max(int(job.ledgers[0].count.sum()), 1)
     operations = case.operations
     # Messages are as many as the schedule of a pipeline has them.
@@ -358,7 +391,6 @@ def communication(case: Case) -> Iterator[Finding]:
     count = int(small["operations"].sum()) / steps if small is not None else 0.0
     if count < _MANY and share.share < (_ASKED if _asked(job) else _EXPOSED):
         return
-    whole = int(job.duration.sum())
     many = count >= _MANY
     bytes_of = int((operations["operations"] * operations["bytes"].fill_null(0)).sum()) // steps
     yield _of_job(
@@ -376,7 +408,7 @@ def communication(case: Case) -> Iterator[Finding]:
         confidence=0.8,
         phase="transfer",
         evidence=(
-            Evidence("ledger", "transfer, mean of the ranks", int(moved.sum()), "ns", whole),
+            took,
             Evidence("collectives", "small operations a step", count, "count", _MANY),
         ),
         refuted_by=(("the time is waiting for a rank", True),),

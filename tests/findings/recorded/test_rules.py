@@ -113,7 +113,8 @@ def stats(**values: float) -> Summary:
         "cpu": "proc.cpu.percent", "threads": "proc.threads.count",
         "throttled": "cgroup.throttled.percent", "limit": "cgroup.cpu_limit.cores",
         "allowed": "proc.allowed_cpus.count", "node": "cpu.util.percent",
-        "memory": "psi.memory_some.percent",
+        "memory": "psi.memory_some.percent", "sent": "tcp.sent.segments_per_s",
+        "resent": "tcp.retransmitted.segments_per_s",
     }  # fmt: skip
     return Summary(
         process(),
@@ -450,6 +451,17 @@ def test_communication_that_nothing_hides() -> None:
     many = found(*moving(15), operations=operations(200, 4096))
     assert [each.kind for each in many] == ["small_collectives"]
     assert kinds(*moving(15), operations=operations(4, 1 << 20)) == []
+
+
+def test_packets_that_are_lost_are_why_communication_takes_long() -> None:
+    lossy, sound = (stats(sent=2000.0, resent=resent) for resent in (60.0, 1.0))
+    (finding,) = found(*moving(15), operations=operations(4, 1 << 20), nodes=[sound, lossy])
+    assert finding.kind == "packet_loss"
+    assert "3 % of what a node sends over TCP" in finding.problem
+    assert abs((finding.lost_ns or 0) - STEPS * 15 * MS) < MS
+    assert kinds(*moving(15), operations=operations(4, 1 << 20), nodes=[sound]) == []
+    # What training does not wait for costs nothing.
+    assert kinds(*moving(1), operations=operations(4, 1 << 20), nodes=[lossy]) == []
 
 
 def test_what_the_job_waits_for_itself_is_hidden_by_nothing() -> None:
