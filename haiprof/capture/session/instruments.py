@@ -67,11 +67,18 @@ def leave() -> None:
         flops.disarm()
 
 
-def finish_trace(why: str, seconds: float) -> None:
+def finish_trace(why: str, seconds: float, *, process_ends: bool) -> None:
     """End a deep trace, if one is being made, while its events still have a ring."""
     deep_trace = imported("haiprof.capture.trace")
     if deep_trace is not None:
-        deep_trace.finish(why, seconds)
+        deep_trace.finish(why, seconds, process_ends=process_ends)
+
+
+def wait_for_trace(seconds: float) -> None:
+    """Wait for the file of a deep trace that has ended."""
+    deep_trace = imported("haiprof.capture.trace")
+    if deep_trace is not None:
+        deep_trace.wait_written(seconds)
 
 
 def report(kind: str, text: str) -> None:

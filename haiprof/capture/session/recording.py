@@ -40,6 +40,9 @@ from haiprof.recorder.run_folder import made_up_name, open_run_folder, why_not
 #: How long ``stop()`` waits for the files to be closed, s. The end of the job does not wait, unless
 #: a container or a step of SLURM ends with it.
 _STOP_SECONDS: Final = 10.0
+#: How long the end of a recording's time waits for the file of a deep trace, s; nobody waits
+#: for it.
+_WRITING_SECONDS: Final = 600.0
 
 _lock = threads.reentrant_lock()
 _active: Session | None = None
@@ -120,7 +123,7 @@ class Session:
         """Have it end after its time, which passes from here on unless it passes already."""
         if self.options.time:
             self._ends = self._ends or time.monotonic() + self.options.time
-            self.later(self._ends, _stop)
+            self.later(self._ends, lambda session: _stop(session, _WRITING_SECONDS))
 
     def record_kernels(self, **changed: Any) -> None:
         """Record the GPU with these options from now on: ``kernels`` and what belongs to it."""
@@ -444,7 +447,7 @@ def _at_exit() -> None:
         # When the first process of a pid namespace ends, the kernel kills all others, the recorder
         # too; SLURM kills what a step or a batch script leaves in its control group.
         last = 1 in (os.getpid(), os.getppid()) or "SLURM_JOB_ID" in os.environ
-        instruments.finish_trace("the job ended", _STOP_SECONDS)
+        instruments.finish_trace("the job ended", _STOP_SECONDS, process_ends=True)
         with contextlib.suppress(Exception):
             exceptions.at_exit()
         with contextlib.suppress(Exception):
@@ -476,10 +479,15 @@ def stop() -> None:
         _stop(session)
 
 
-def _stop(session: Session) -> None:
+def _stop(session: Session, seconds: float = _STOP_SECONDS) -> None:
+    """End a recording; wait up to ``seconds`` for a deep trace's file while nothing is recorded."""
     global _active
     if _active is session:
-        instruments.finish_trace("the recording ended", _STOP_SECONDS)
+        instruments.finish_trace("the recording ended", _STOP_SECONDS, process_ends=False)
+        with _lock:
+            if _active is session:
+                instruments.leave()
+        instruments.wait_for_trace(seconds)
     with _lock:
         if _active is not session:
             return

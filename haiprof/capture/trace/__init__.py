@@ -135,12 +135,13 @@ def _torch_imported() -> None:
         recording.begin_when_it_trains()
 
 
-def finish(why: str, seconds: float) -> None:
-    """End the trace, if any, and wait for its file; call before the ring is closed. Never raises.
+def finish(why: str, seconds: float, *, process_ends: bool) -> None:
+    """End the trace, if any; call before the ring is closed. Never raises.
 
     Args:
         why: for the trace's last event.
         seconds: how long to wait where another thread has to end it.
+        process_ends: so does the process; its file is then waited for, too.
     """
     global _waiting
     with contextlib.suppress(Exception):
@@ -150,7 +151,14 @@ def finish(why: str, seconds: float) -> None:
         if waiting is not None:
             waiting.cancel()
         if recording is not None:
-            recording.finish(why, seconds)
+            recording.finish(why, seconds, process_ends=process_ends)
+
+
+def wait_written(seconds: float) -> None:
+    """Wait for the file of a trace that has ended, if any."""
+    recording = _current
+    if recording is not None and recording.live:
+        recording.wait(seconds)
 
 
 def _after_fork() -> None:

@@ -375,20 +375,24 @@ class Recording:
         while self.state == RECORDING and time.monotonic() < until:
             time.sleep(0.01)
 
-    def finish(self, why: str, seconds: float) -> None:
-        """End it because the recording ends. Its state is final afterwards.
+    def finish(self, why: str, seconds: float, *, process_ends: bool) -> None:
+        """End it because the recording ends. It records no more afterwards.
+
+        Its file is written by then if the process ends or if this is its thread; else by a thread
+        in the background, see :meth:`wait`.
 
         Args:
             why: the recording ends.
-            seconds: how long to wait where another thread has to end it, and for the file.
+            seconds: how long to wait where another thread has to end it, or has to write the file.
+            process_ends: so does the process.
         """
         if self.live:
-            self._finish(why, seconds)
+            self._finish(why, seconds, process_ends)
         if self.state == OFF and self._owner == threading.get_ident():
             self._drop()
 
-    def _finish(self, why: str, seconds: float) -> None:
-        self._last_chance = True
+    def _finish(self, why: str, seconds: float, process_ends: bool) -> None:
+        self._last_chance = process_ends or self._owner == threading.get_ident()
         if self.state == WAITING and not _core.ring_open():
             self.forget()  # a process that recorded nothing at all
             return
@@ -399,6 +403,8 @@ class Recording:
         if self.state == WAITING:
             self.stop(why)
         self.stop_for(why, until - time.monotonic())
+        if self.state == WRITING and not process_ends:
+            return
         if self.state == WRITING:
             self._finished.wait(seconds)
         if self.live:
@@ -482,6 +488,7 @@ class Recording:
             "end_ns": time.time_ns(),
         }
         profiler.add_metadata({"haiprof": document} | _distributed(profiler))
+        active = recorded()  # who waits for this to end may end the recording then
         self.state = WRITING
         called = time.perf_counter()
         try:
@@ -490,7 +497,6 @@ class Recording:
         finally:
             self._leave()
         stopped = time.perf_counter()
-        active = recorded()
         if active is None:
             raise RuntimeError("the recording ended first")
         file = TraceFile(active, self._begun_ns // 1_000_000)
