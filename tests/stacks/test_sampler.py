@@ -208,12 +208,16 @@ def test_state_wait_and_gil_of_each_thread(start: Start) -> None:
 
 WORKERS = """
 import os, subprocess, sys, time
+works, begins = os.pipe()
 def worker():
-    print("ready", flush=True)
+    os.write(begins, b"x")
     time.sleep(600)
 if os.fork() == 0:
     worker()
+os.read(works, 1)
+# Until it has become another program it is a fork of this one.
 other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print("ready", flush=True)
 time.sleep(600)
 """
 
