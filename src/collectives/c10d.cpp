@@ -634,6 +634,7 @@ bool watch_works(State& all) {
 }  // namespace
 
 void survive_forks() noexcept {
+  state();  // a child forked while another thread makes it would wait for that thread for ever
   pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); }, [] { mutex.unlock(); });
 }
 
