@@ -17,7 +17,7 @@ import warm_programs
 
 HAIPROF = [sys.executable, "-m", "haiprof.cli.main"]
 
-_OF_ANALYSIS: Final = ("report", "export", "import", "diagnose", "compare", "sql", "goodput")
+_OF_ANALYSIS: Final = ("report", "export", "import", "diagnose", "compare", "sql")
 
 
 def haiprof(*words: str | Path, **keywords: Any) -> subprocess.CompletedProcess[str]:

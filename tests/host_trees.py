@@ -34,6 +34,7 @@ FILES: dict[str, bytes] = {
         "meminfo": "MemTotal: 1000 kB\nMemAvailable: 400 kB\nCached: 5 kB\nSwapTotal: 9 kB\n"
         "SwapFree: 3 kB\nHugePages_Total: 8\nHugePages_Free: 3\nHugepagesize: 2048 kB\n",
         "net/dev": "  eth0: 10 1 2 3 0 0 0 0 20 1 2 3 0 0 0 0\n",
+        "net/snmp": "Tcp: MaxConn OutSegs RetransSegs\nTcp: -1 30 4\n",
         "diskstats": " 8 0 sda 1 0 20 1 1 0 30 1 0 40 1\n 8 1 sda1 1 0 20 1 1 0 30 1 0 40 1\n",
         "pressure/cpu": "some avg10=0.00 avg60=0.00 avg300=0.00 total=50\n",
         "pressure/io": "some avg10=0.00 avg60=0.00 avg300=0.00 total=50\n"

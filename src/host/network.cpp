@@ -66,12 +66,8 @@ Status find_speeds(const Roots& roots) {
 
 class Network final : public sampler::Source {
  public:
-  // /proc/net is the reader's network namespace. With somebody else's procfs, its first process is
-  // the one that stands in the node's.
   explicit Network(const Roots& roots)
-      : file_(roots.procfs != "/proc" && exists(roots.procfs + "/1/net/dev")
-                  ? roots.procfs + "/1/net/dev"
-                  : roots.procfs + "/net/dev"),
+      : file_(network_file(roots, "dev")),
         classes_(roots.sysfs + "/class/net/"),
         speeds_(find_speeds(roots)) {}
 
@@ -169,6 +165,11 @@ class Network final : public sampler::Source {
 };
 
 }  // namespace
+
+std::string network_file(const Roots& roots, const std::string& name) {
+  const std::string of_first = roots.procfs + "/1/net/" + name;
+  return roots.procfs != "/proc" && exists(of_first) ? of_first : roots.procfs + "/net/" + name;
+}
 
 std::unique_ptr<sampler::Source> make_network(const Roots& roots) {
   return std::make_unique<Network>(roots);

@@ -17,6 +17,10 @@ struct Roots {
   std::string own_sysfs = "/sys";
 };
 
+// A file of /proc/net of the node's network namespace: with somebody else's procfs its first
+// process is the one that stands in it, else that of the reader.
+std::string network_file(const Roots& roots, const std::string& name);
+
 std::unique_ptr<sampler::Source> make_cpu(const Roots& roots);
 std::unique_ptr<sampler::Source> make_memory(const Roots& roots);
 std::unique_ptr<sampler::Source> make_network(const Roots& roots);

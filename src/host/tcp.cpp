@@ -29,11 +29,7 @@ constexpr std::string_view kProtocol = "Tcp:";
 
 class Tcp final : public sampler::Source {
  public:
-  // The namespace of the node where its procfs is another one, as for its interfaces.
-  explicit Tcp(const Roots& roots)
-      : file_(roots.procfs != "/proc" && exists(roots.procfs + "/1/net/snmp")
-                  ? roots.procfs + "/1/net/snmp"
-                  : roots.procfs + "/net/snmp") {}
+  explicit Tcp(const Roots& roots) : file_(network_file(roots, "snmp")) {}
 
   std::string_view name() const noexcept override { return "tcp"; }
 

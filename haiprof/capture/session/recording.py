@@ -480,7 +480,7 @@ def stop() -> None:
 
 
 def _stop(session: Session, seconds: float = _STOP_SECONDS) -> None:
-    """End a recording; wait up to ``seconds`` for a deep trace's file while nothing is recorded."""
+    """End a recording; wait up to ``seconds`` for a deep trace's file, without hooks."""
     global _active
     if _active is session:
         instruments.finish_trace("the recording ended", _STOP_SECONDS, process_ends=False)

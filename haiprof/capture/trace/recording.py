@@ -440,6 +440,7 @@ class Recording:
     def forked(self) -> None:
         """In a forked child: abandon it."""
         self._changing = threading.Lock()
+        self._changed_by = None
         # Its thread is not here, but may have locked something.
         self._watch = None
         self.forget()
