@@ -480,13 +480,10 @@ def stop() -> None:
 
 
 def _stop(session: Session, seconds: float = _STOP_SECONDS) -> None:
-    """End a recording; wait up to ``seconds`` for a deep trace's file, without hooks."""
+    """End a recording; wait up to ``seconds`` for a deep trace's file."""
     global _active
     if _active is session:
         instruments.finish_trace("the recording ended", _STOP_SECONDS, process_ends=False)
-        with _lock:
-            if _active is session:
-                instruments.leave()
         instruments.wait_for_trace(seconds)
     with _lock:
         if _active is not session:
