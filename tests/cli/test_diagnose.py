@@ -71,8 +71,9 @@ def loader(found: list[dict[str, Any]]) -> dict[str, Any]:
 def test_a_slow_loader_is_named_with_its_cost_and_its_line(logs: Path) -> None:
     first = loader(diagnosed(logs))
     assert "Samples.__getitem__" in first["line"]
-    # 120 batches of 8 sleeps of 4 ms, and what a sleep takes more on a busy machine.
-    assert 120 * 8 * 4e6 <= first["lost_ns"] < 3 * 120 * 8 * 4e6
+    # 120 batches of 8 sleeps of 4 ms. On a busy machine a sleep takes more, and a share of it is
+    # charged to the queue of the CPU, which is sampled by the second.
+    assert 0.9 * 120 * 8 * 4e6 <= first["lost_ns"] < 3 * 120 * 8 * 4e6
     assert first["lost_low_ns"] <= first["lost_ns"] <= first["lost_high_ns"]
 
 
