@@ -36,6 +36,7 @@ class Gpu:
     multiprocessors: int | None = None
     #: Compute capability, as in (9, 0).
     capability: tuple[int, int] | None = None
+    power_limit_w: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

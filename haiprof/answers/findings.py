@@ -16,9 +16,11 @@ from haiprof import schema
 from haiprof.answers import collectives as collective_answers
 from haiprof.answers import host_clocks
 from haiprof.answers import ledger as ledger_answers
+from haiprof.answers.devices import devices
 from haiprof.answers.one_process import read_events
 from haiprof.answers.ranks import Ranks
 from haiprof.answers.recorded import RecordedAnswers
+from haiprof.findings import hardware
 from haiprof.findings.finding import Finding, ordered
 from haiprof.findings.recorded import case as case_view
 from haiprof.findings.recorded import end_rules, memory_rules, rules
@@ -46,8 +48,11 @@ def _recorded(ranks: Ranks, records: RecordedAnswers) -> list[Finding]:
     def aligned(node: str, time_ns: int) -> int:
         return time_ns if clock is None else int(clock.corrected(node, np.array([time_ns]))[0])
 
-    ends = end_rules.endings_of(processes, records.failure(), aligned)
-    return ordered([*ends, *rules.findings(_case(ranks, records))])
+    case = _case(ranks, records)
+    ends = end_rules.endings_of(processes, records.failure(), aligned, case.devices)
+    # An error of a GPU that ended the job is said with that.
+    said = {finding.kind for finding in ends}
+    return ordered([*ends, *(one for one in rules.findings(case) if one.kind not in said)])
 
 
 def _case(ranks: Ranks, records: RecordedAnswers) -> case_view.Case:
@@ -71,6 +76,10 @@ def _case(ranks: Ranks, records: RecordedAnswers) -> case_view.Case:
         [rank for rank in found if rank.ledger.stepped],
         nodes,
         pl.DataFrame() if operations is None else operations,
+        devices(ranks),
+        records.events(kind=hardware.LINK_EVENTS).select(
+            pl.col(name).cast(kind) for name, kind in case_view.LINKS_SCHEMA.items()
+        ),
     )
 
 

@@ -8,7 +8,7 @@ Tests: tests/views/run/test_hardware.py.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import polars as pl
@@ -28,6 +28,7 @@ FAR_MEMORY: Final = 0.25
 #: The kind of events that say what happened to a link.
 LINK_EVENTS: Final = "link"
 _UP: Final = "ACTIVE"
+_DOWNED: Final = "link_downed"
 #: A healthy fabric has next to none of these in an hour, let alone one a second.
 LINK_FAULTS_PER_S: Final = 1.0
 #: A nearby server that is not busy answers a read much sooner.
@@ -49,7 +50,7 @@ def trouble(ranks: Sequence[Summary], nodes: Sequence[Summary], events: pl.DataF
         events: at least those of kind :data:`LINK_EVENTS`.
     """
     found = (
-        lost_link(events) or failing_port(nodes),
+        lost_link(events) or downed_port(nodes) or failing_port(nodes),
         far_memory(ranks, nodes),
         near_peak(nodes),
         slow_nfs(ranks, nodes),
@@ -169,27 +170,40 @@ def _went_down(attributes: str | None) -> bool:
     )
 
 
-def failing_port(nodes: Sequence[Summary]) -> str:
-    """Name the port that was down, or whose errors grew fastest."""
+def downed_port(nodes: Sequence[Summary]) -> str:
+    """Name the port whose link went down, by its counter: of several the most often."""
     worst = (0.0, "")
+    for where, _, stats in _ports(nodes):
+        count = hardware.grown_counters(stats).get(_DOWNED, 0.0)
+        if count >= 0.5:
+            times = f"{count:.0f} times" if count >= 1.5 else "once"
+            worst = max(
+                worst, (count, f"The link of {where} went down {times} (ib.{_DOWNED}.per_s)")
+            )
+    return worst[1]
+
+
+def failing_port(nodes: Sequence[Summary]) -> str:
+    """Name the port whose errors grew fastest."""
+    worst = (0.0, "")
+    for where, node, stats in _ports(nodes):
+        grown = hardware.grown_counters(stats)
+        for name in grown.keys() & set(hardware.LINK_FAULTS) - {_DOWNED}:
+            stat, count = stats[f"ib.{name}.per_s"], grown[name]
+            per_s = stat.mean * _covered(stat, node)
+            if per_s >= LINK_FAULTS_PER_S:
+                line = (
+                    f"{where} counted {count:.0f} of {name} ({per_s:.3g} a second, "
+                    f"ib.{name}.per_s): a sign of lost, late or broken packets"
+                )
+                worst = max(worst, (per_s, line))
+    return worst[1]
+
+
+def _ports(nodes: Sequence[Summary]) -> Iterator[tuple[str, Summary, dict[str, Stat]]]:
     for node in nodes:
         for port, stats in node.part_stats.items():
-            grown = hardware.grown_counters(stats)
-            where = f"{port} on {node.process.node}"
-            for name in grown.keys() & set(hardware.LINK_FAULTS):
-                stat, count = stats[f"ib.{name}.per_s"], grown[name]
-                per_s = stat.mean * _covered(stat, node)
-                if name == "link_downed" and count >= 0.5:
-                    times = f"{count:.0f} times" if count >= 1.5 else "once"
-                    line = f"The link of {where} went down {times} (ib.{name}.per_s)"
-                    worst = max(worst, (float("inf"), line))
-                elif per_s >= LINK_FAULTS_PER_S:
-                    line = (
-                        f"{where} counted {count:.0f} of {name} ({per_s:.3g} a second, "
-                        f"ib.{name}.per_s): a sign of lost, late or broken packets"
-                    )
-                    worst = max(worst, (per_s, line))
-    return worst[1]
+            yield f"{port} on {node.process.node}", node, stats
 
 
 def _covered(stat: Stat, node: Summary) -> float:

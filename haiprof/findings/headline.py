@@ -10,7 +10,6 @@ import polars as pl
 
 from haiprof.common.numbers import milliseconds, percent, size
 from haiprof.findings import endings
-from haiprof.findings import hardware as hardware_findings
 from haiprof.findings.finding import LEAST, Finding
 from haiprof.views.intervals import merge
 from haiprof.views.run import blocks
@@ -20,23 +19,12 @@ from haiprof.views.run.series import Stat
 
 _DISK = "disk"
 #: The kinds of events that the lines use.
-EVENT_KINDS = (_DISK, hardware_findings.LINK_EVENTS)
-_THROTTLED = "cgroup.throttled.percent"
+EVENT_KINDS = (_DISK,)
 _CPU_LIMIT = "cgroup.cpu_limit.cores"
 
-#: Lower clocks due to a fault of the machine; a power limit is normal for a GPU at full work.
-_SLOWED_BY = {
-    "gpu.throttle_thermal.percent": "because it was hot",
-    "gpu.throttle_hw_thermal.percent": "because it was too hot",
-    "gpu.throttle_power_brake.percent": "because the power supply asked for it",
-}
-
-#: A share, a lag or a pressure is worth a sentence from here on.
-_WAITING = 0.15
+#: A lag or a pressure is worth a sentence from here on.
 _LATE = 0.10
 _PRESSURE = 0.10
-#: A reason for idle time is named from here on.
-_REASON = 0.05
 #: Of fewer blocks of steps nothing is certain.
 _BLOCKS = 3
 #: A rank that is late in a smaller share of the steps is not the main problem.
@@ -186,10 +174,7 @@ def _remark(
         _disk(events.filter(pl.col("kind") == _DISK)),
         # The ledger is the host's: a rank that is late on its GPU alone is not in it.
         _late(late) if on_gpus else "",
-        _with_cause(_idle(ranks), ranks, nodes),
-        _slowed(nodes),
         *(_finding(finding) for finding in costs[:1]),
-        *hardware_findings.trouble(ranks, nodes, events),
     ):
         if remark:
             return remark
@@ -198,12 +183,6 @@ def _remark(
 
 def _finding(finding: Finding) -> str:
     return f"{finding.sentence()}; to do: {finding.advice}"
-
-
-def _with_cause(line: str, ranks: list[Summary], nodes: list[Summary]) -> str:
-    """Add to a wait for data its cause, if known."""
-    cause = hardware_findings.slow_nfs(ranks, nodes) if line else ""
-    return f"{line}. {cause}" if cause else line
 
 
 def _deaths(ranks: list[Summary]) -> str:
@@ -244,67 +223,6 @@ def _gpus(ranks: list[Summary]) -> str:
     who = "its GPU was" if len(recorded) == 1 else f"the GPUs of {len(recorded)} processes were"
     steps = "1 step" if use.recorded == 1 else f"{use.recorded} steps"
     return f"; {who} busy {percent(use.busy_ns / use.recorded_ns)} of the {steps} recorded"
-
-
-def _idle(ranks: list[Summary]) -> str:
-    """Say why the GPUs were idle, or what communication alone they waited for."""
-    recorded = [
-        (s.gpu.busy_ns / s.gpu.recorded_ns, s) for s in ranks if s.gpu and s.gpu.recorded_ns
-    ]
-    use = added(s.gpu for _, s in recorded if s.gpu)
-    if not use.recorded_ns:
-        return ""
-    busy, alone = use.busy_ns / use.recorded_ns, use.exposed_ns / use.recorded_ns
-    if 1 - busy < _WAITING and alone < _WAITING:
-        return ""
-    line = f"GPU busy {percent(busy)} of a step"
-    if alone >= _REASON:
-        line += f", {percent(alone)} with communication alone"
-    reasons = sorted(
-        ((ns / use.recorded_ns, name) for name, ns in use.idle_ns.items()), reverse=True
-    )
-    line += "".join(
-        f"; {percent(share)} idle {_meanwhile(name)}"
-        for share, name in reasons[:2]
-        if share >= _REASON
-    )
-    least, worst = min(recorded, key=lambda pair: pair[0])
-    if len(recorded) > 1 and least < busy / 1.2:
-        line += f"; {worst.process.label} busy only {percent(least)}"
-    return line
-
-
-def _meanwhile(phase: str) -> str:
-    if phase in ("dataloader", "eval_dataloader"):
-        return "while waiting for the dataloader"
-    if phase == "other":
-        return "while the loop was in no phase"
-    return f"while the host was in {phase}"
-
-
-def _slowed(nodes: list[Summary]) -> str:
-    worst = (0.0, "", "", "")
-    for node in nodes:
-        for gpu, stats in node.gpu_stats.items():
-            for metric in _SLOWED_BY.keys() & stats.keys():
-                share = stats[metric].mean / 100 * _covered(stats[metric], node, stats)
-                worst = max(worst, (share, node.process.node, gpu, metric))
-    share, where, gpu, metric = worst
-    if share < _PRESSURE:
-        return ""
-    why = _SLOWED_BY[metric]
-    return f"{gpu} on {where} ran at lower clocks {percent(share)} of the time, {why} ({metric})"
-
-
-def _covered(stat: Stat, node: Summary, gpu: dict[str, Stat]) -> float:
-    """Return the share of a GPU's sampled time that ``stat`` covers.
-
-    A counter of a rare event is written from its first growth on; before that it was 0.
-    """
-    util = gpu.get("gpu.util.percent")
-    around: list[Stat] = [stat, util] if util else [stat, *node.stats.values()]
-    whole = max(s.end for s in around) - min(s.begin for s in around)
-    return (stat.end - stat.begin) / whole
 
 
 def _late(late: pl.DataFrame) -> str:

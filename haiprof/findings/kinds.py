@@ -21,7 +21,7 @@ class Kind(NamedTuple):
     missing: str = ""
 
 
-_NVML: Final = "sampled from NVML and shown, but no rule has seen a GPU that has it"
+_XID: Final = "events: the driver's Xid {}"
 _HANG: Final = "needs the stacks and collectives of all ranks at the moment of the hang"
 
 KINDS: Final[dict[str, Kind]] = {
@@ -43,6 +43,7 @@ KINDS: Final[dict[str, Kind]] = {
         "idle: python, cpu_operator",
     ),
     "host_sync": Kind("the host waits for the GPU", "", "idle: synchronisation"),
+    "host_bound": Kind("the GPU waits for the host", "kernels: GPU idle by the host's phase"),
     "launch_bound": Kind("kernels are launched too slowly", "", "idle: launch, graph_launch"),
     "gil": Kind("another thread has the GIL", "stacks: a thread has it while another waits"),
     "logging": Kind("logging and writing in the loop", "stacks: loggers, writes"),
@@ -58,12 +59,8 @@ KINDS: Final[dict[str, Kind]] = {
     "cpu_quota": Kind("a CPU limit", "ledger: cpu_queue; cgroup throttling"),
     "too_many_threads": Kind("too many threads", "ledger: cpu_queue; the job's own CPU time"),
     "cpu_affinity": Kind("too few CPUs allowed", "ledger: cpu_queue; affinity"),
-    "numa": Kind(
-        "memory on another NUMA node", "", "", "shown by the report, not charged with lost time"
-    ),
-    "memory_bandwidth": Kind(
-        "memory bandwidth is used up", "", "", "shown by the report, not charged with lost time"
-    ),
+    "numa": Kind("memory on another NUMA node", "samples: memory and threads by NUMA node"),
+    "memory_bandwidth": Kind("memory bandwidth is used up", "samples: traffic beside its peak"),
     "memory_pressure": Kind("too little memory", "samples: PSI of memory"),
     "memory_leak": Kind("memory grows", "samples: memory of the process tree"),
     "cpu_clock": Kind("a low CPU clock", "", "", "needs the clock of a healthy run to compare"),
@@ -74,7 +71,9 @@ KINDS: Final[dict[str, Kind]] = {
     "pipeline_stage": Kind("a stage of the pipeline takes longest", "ledger: waiting for messages"),
     "pipeline_bubble": Kind("bubbles of the pipeline", "ledger: waiting for messages in turns"),
     "exposed_communication": Kind(
-        "communication that nothing hides", "ledger: transfer", "exposed_communication"
+        "communication that nothing hides",
+        "ledger: transfer; kernels: communication alone",
+        "exposed_communication",
     ),
     "small_collectives": Kind("many small collectives", "collectives: operations and bytes"),
     "uneven_exchange": Kind(
@@ -85,31 +84,38 @@ KINDS: Final[dict[str, Kind]] = {
     "congestion": Kind(
         "a congested network", "", "", "counters of ports are shown, no rule has seen a real one"
     ),
-    "link_down": Kind(
-        "a link is down", "", "", "named in the headline, not charged with lost time"
-    ),
+    "link_down": Kind("a link is down", "events and counters of InfiniBand and RoCE ports"),
     "starved_communication": Kind(
         "the thread that communicates gets no CPU", "", "", "needs its time in the queue"
     ),
     # The device.
     "no_tensor_cores": Kind("tensor cores are not used", "", "tensor_cores"),
-    "allocator": Kind("memory is requested from the driver", "", "idle: allocator"),
+    "allocator": Kind(
+        "memory is requested from the driver", "samples: torch's retries", "idle: allocator"
+    ),
     "copies": Kind("copies that nothing hides", "", "copies"),
     "false_dependency": Kind("kernels wait without need", "", "idle: event, latency, other device"),
     "slow_unit": Kind("operators run on a slow unit", "", "slow_unit"),
     "gpu_memory": Kind("memory of the GPU", "", "memory"),
     "data_parallel": Kind("DataParallel instead of DistributedDataParallel", "", "data_parallel"),
-    "gpu_thermal": Kind("a hot GPU", "", "", _NVML),
-    "gpu_power": Kind("a power limit", "", "", _NVML),
-    "gpu_clock": Kind("a low clock of the GPU", "", "", _NVML),
-    "gpu_ecc": Kind("memory errors of the GPU", "", "", _NVML),
-    "gpu_row_remap": Kind("rows of memory remapped", "", "", _NVML),
-    "gpu_lost": Kind("a GPU is off the bus", "", "", _NVML),
-    "nvlink": Kind("NVLink errors", "", "", _NVML),
-    "pcie": Kind("a slow PCIe link", "", "", _NVML),
-    "gsp_timeout": Kind("the GPU's own processor does not answer", "", "", _NVML),
-    "illegal_access": Kind("illegal memory access of a kernel", "", "", _NVML),
-    "foreign_process": Kind("another process on the GPU", "", "", _NVML),
+    "gpu_thermal": Kind("a hot GPU", "samples: share of the time at lower clocks, and the clock"),
+    "gpu_power": Kind("a power limit", "samples: power brake; clock and limit beside other GPUs"),
+    "gpu_clock": Kind("a low clock of the GPU", "samples: clock beside other GPUs of its model"),
+    "gpu_ecc": Kind("memory errors of the GPU", _XID.format("48, 92, 94, 95; ECC errors")),
+    "gpu_row_remap": Kind("rows of memory remapped", _XID.format("63, 64")),
+    "gpu_lost": Kind("a GPU is off the bus", _XID.format("79; NVML's answers")),
+    "nvlink": Kind("NVLink errors", _XID.format("74")),
+    "pcie": Kind("a slow PCIe link", "", "", "needs the link's speed and width"),
+    "gsp_timeout": Kind("the GPU's own processor does not answer", _XID.format("119, 120")),
+    "illegal_access": Kind(
+        "illegal memory access of a kernel", _XID.format("13, 31; CUDA's exception")
+    ),
+    "foreign_process": Kind(
+        "another process on the GPU",
+        "",
+        "",
+        "needs the processes on the GPU, for which NVML keeps the driver's lock",
+    ),
     "gpu_out_of_memory": Kind("the GPU's memory is full", "the exception that ended the job"),
     "endless_kernel": Kind("a kernel that never ends", "", "", _HANG),
     # Progress.

@@ -346,15 +346,11 @@ def _machine(document: dict[str, Any], file: Path) -> Machine | None:
         return None
     if not isinstance(machine, dict):
         raise _wrong(file, "machine", machine, "an object")
-    peak = machine.get("dram_peak_bytes_per_s")
-    known = _is_whole(peak) or (isinstance(peak, float) and math.isfinite(peak))
-    if peak is not None and not (known and peak > 0):
-        raise _wrong(file, "machine.dram_peak_bytes_per_s", peak, "a number above 0 or null")
     return Machine(
         cpu=_text(machine, "cpu", file),
         sockets=_whole(machine, "sockets", file),
         numa_nodes=_whole(machine, "numa_nodes", file),
-        dram_peak_bytes_per_s=None if peak is None else float(peak),
+        dram_peak_bytes_per_s=_positive(machine, "dram_peak_bytes_per_s", file, "machine."),
         dram_peak_how=_text(machine, "dram_peak_how", file),
         clock_error_ns=_whole(machine, "clock_error_ns", file),
     )
@@ -383,6 +379,7 @@ def _gpus(document: dict[str, Any], file: Path) -> tuple[Gpu, ...]:
             memory_bytes=_whole(row, "memory_bytes", file),
             multiprocessors=_whole(row, "multiprocessors", file),
             capability=_capability(row, file),
+            power_limit_w=_positive(row, "power_limit_w", file),
         )
         for row in rows
     )
@@ -456,6 +453,14 @@ def _whole(document: dict[str, Any], field: str, file: Path) -> int | None:
     if value is not None and not _is_whole(value):
         raise _wrong(file, field, value, "a whole number of 64 bits or null")
     return value
+
+
+def _positive(document: dict[str, Any], field: str, file: Path, within: str = "") -> float | None:
+    value = document.get(field)
+    known = _is_whole(value) or (isinstance(value, float) and math.isfinite(value))
+    if value is not None and not (known and value > 0):
+        raise _wrong(file, within + field, value, "a number above 0 or null")
+    return None if value is None else float(value)
 
 
 def _time(document: dict[str, Any], field: str, file: Path) -> int | None:

@@ -166,71 +166,64 @@ def gpu_run(folder: Path, wait_ms: float = 0.0) -> Path:
     rank = runs.write_process(run)
     step = 12 + wait_ms
     phases = [("dataloader", 1 + wait_ms), *runs.PHASES[1:]]
-    runs.write_closed(rank, schema.SPANS, runs.loop(20, phases))
-    runs.write_closed(rank, schema.DEVICE_SPANS, shifted(runs.device_loop(20), wait_ms))
-    busy = [{**row, "step": n // 7 + 2} for n, row in enumerate(runs.kernel_loop(2, 5))]
+    runs.write_closed(rank, schema.SPANS, runs.loop(400, phases))
+    runs.write_closed(rank, schema.DEVICE_SPANS, shifted(runs.device_loop(400), wait_ms))
+    busy = [{**row, "step": n // 7 + 2} for n, row in enumerate(runs.kernel_loop(2, 21))]
     runs.write_closed(rank, schema.KERNELS, shifted(busy, wait_ms))
-    events = [runs.recording_begins(2 * step), runs.recording_ends(6 * step)]
+    events = [runs.recording_begins(2 * step), runs.recording_ends(22 * step)]
     runs.write_closed(rank, schema.EVENTS, events)
     return run
 
 
-def test_why_the_gpu_is_idle_is_reported_where_kernels_and_phases_tell_it(tmp_path: Path) -> None:
+def test_a_loader_that_the_gpu_waits_for_costs_as_long_as_it_is_idle(tmp_path: Path) -> None:
     _, second, third = Analyzer(gpu_run(tmp_path / "r", wait_ms=8)).headline()
-    assert second.endswith("; its GPU was busy 45 % of the 4 steps recorded")
-    assert third == (
-        "GPU busy 45 % of a step, 5 % with communication alone; "
-        "45 % idle while waiting for the dataloader; 6 % idle while the host was in forward"
-    )
+    assert second.endswith("; its GPU was busy 45 % of the 20 steps recorded")
+    assert third.startswith("The training loop loads its data itself: 45 % of the time")
 
 
 def test_a_gpu_that_waits_for_the_host_within_a_phase_says_so(tmp_path: Path) -> None:
     third = Analyzer(gpu_run(tmp_path / "r")).headline()[2]
     assert third.startswith(
-        "GPU busy 76 % of a step, 8 % with communication alone; 11 % idle while"
+        "The GPU of rank 0 is busy 75 % of a step, and waits for the host 16 % of it, mostly "
+        "while that is in forward: 16 % of the time"
     )
-    assert "idle while the host was in forward" in third
 
 
 def test_a_busy_gpu_is_no_remark(tmp_path: Path) -> None:
     run = gpu_run(tmp_path / "r", wait_ms=8)
-    rows = [runs.activity(40, 80)]
+    rows = [runs.activity(40, 400)]
     runs.write_closed(run / "n0#0", schema.KERNELS, rows)
     _, second, third = Analyzer(run).headline()
-    assert second.endswith("; its GPU was busy 100 % of the 4 steps recorded")
-    assert not third.startswith("GPU")
-
-
-def test_a_rank_whose_gpu_idles_more_than_the_others_is_named(tmp_path: Path) -> None:
-    run = runs.make_gpu_run(tmp_path / "r", ranks=3)
-    runs.write_closed(run / "n0#2", schema.KERNELS, runs.kernel_loop(10, 13))
-    _, second, third = Analyzer(run).headline()
-    assert second.endswith("; the GPUs of 3 processes were busy 60 % of the 30 steps recorded")
-    assert third.endswith("; rank 2 busy only 30 %")
+    assert second.endswith("; its GPU was busy 100 % of the 20 steps recorded")
+    assert third.startswith("No bottleneck stands out")  # what the host waits for is hidden
 
 
 def test_a_hot_gpu_is_reported_and_one_at_its_power_limit_is_not(tmp_path: Path) -> None:
-    run = runs.make_run(tmp_path / "r", gpus=2)
-    limit = [runs.sample(s, "gpu.throttle_power.percent", 99, "gpu0") for s in (1, 2)]
-    runs.write_closed(run / "n0", schema.SAMPLES, runs.node_samples(5) + limit)
+    run = runs.make_gpu_run(tmp_path / "r", ranks=2, windows=False)
+    limit = [runs.sample(s, "gpu.throttle_power.percent", 99, "gpu0") for s in range(1, 16)]
+    samples = runs.node_samples(15, gpus=2) + limit
+    runs.write_closed(run / "n0", schema.SAMPLES, samples)
     assert "gpu" not in Analyzer(run).headline()[2].lower()
-    hot = [runs.sample(s, "gpu.throttle_thermal.percent", 34, "gpu1") for s in range(1, 6)]
-    runs.write_closed(run / "n0", schema.SAMPLES, runs.node_samples(5) + limit + hot)
-    assert Analyzer(run).headline()[2] == (
-        "gpu1 on n0 ran at lower clocks 34 % of the time, because it was hot "
-        "(gpu.throttle_thermal.percent)"
+    hot = [runs.sample(s, "gpu.throttle_thermal.percent", 34, "gpu1") for s in range(1, 16)]
+    runs.write_closed(run / "n0", schema.SAMPLES, samples + hot)
+    assert (
+        Analyzer(run)
+        .headline()[2]
+        .startswith(
+            "gpu1 of n0 ran at lower clocks 34 % of the time, because it or its memory was hot; "
+        )
     )
 
 
-@pytest.mark.parametrize("gpus", [2, 0])
 def test_a_gpu_that_was_hot_for_the_last_quarter_was_so_for_a_quarter_of_the_time(
-    tmp_path: Path, gpus: int
+    tmp_path: Path,
 ) -> None:
-    run = runs.make_run(tmp_path / "r")
+    run = runs.make_gpu_run(tmp_path / "r", ranks=2, windows=False)
     hot = [runs.sample(s, "gpu.throttle_thermal.percent", 80, "gpu1") for s in range(76, 101)]
-    runs.write_closed(run / "n0", schema.SAMPLES, runs.node_samples(100, gpus=gpus) + hot)
-    assert "gpu1 on n0 ran at lower clocks 20 % of the time" in Analyzer(run).headline()[2]
-    runs.write_closed(run / "n0", schema.SAMPLES, runs.node_samples(100, gpus=gpus) + hot[-9:])
+    samples = runs.node_samples(100, gpus=2)
+    runs.write_closed(run / "n0", schema.SAMPLES, samples + hot)
+    assert "gpu1 of n0 ran at lower clocks 20 % of the time" in Analyzer(run).headline()[2]
+    runs.write_closed(run / "n0", schema.SAMPLES, samples + hot[-9:])
     assert "lower clocks" not in Analyzer(run).headline()[2]
 
 
@@ -239,4 +232,4 @@ def test_without_recorded_kernels_nothing_is_said_of_how_busy_a_gpu_was(tmp_path
     (run / "n0#0" / "events-0.arrow").unlink()
     lines = Analyzer(run).headline()
     assert not [line for line in lines if "GPU" in line]
-    assert lines[2].startswith("Too short for a verdict")
+    assert lines[2].startswith("The training loop loads its data itself")

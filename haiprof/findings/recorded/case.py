@@ -17,12 +17,21 @@ import polars as pl
 from haiprof.findings.finding import Evidence
 from haiprof.runs import Process
 from haiprof.views.run import blocks
+from haiprof.views.run.gpu_clocks import Clocks
 from haiprof.views.run.ledger import Ledger
 from haiprof.views.run.overview import Summary
 from haiprof.views.run.series import Stat
 
 Numbers = npt.NDArray[np.int64]
 
+#: Columns of the events that say what happened to links.
+LINKS_SCHEMA: Final = {
+    "node": pl.String(),
+    "time": pl.Int64(),
+    "kind": pl.String(),
+    "text": pl.String(),
+    "attributes": pl.String(),
+}
 #: Kinds of events that rules look at.
 FACTS: Final = ("loader", "threads", "compile", "skipped_update")
 
@@ -108,6 +117,53 @@ class Rank:
 
 
 @dataclass(frozen=True)
+class Device:
+    """What is known of one GPU that ranks of a run used.
+
+    Attributes:
+        node: the node that it is in.
+        instance: its name there: ``gpu0``.
+        name: its model.
+        ranks: that used it, ascending.
+        clocks: at which it computed; None: not sampled.
+        power_limit_w: the power that it may draw; None: not known.
+        errors: what its driver reported of it, in order.
+    """
+
+    node: str
+    instance: str
+    name: str
+    ranks: tuple[int, ...]
+    clocks: Clocks | None = None
+    power_limit_w: float | None = None
+    errors: Sequence[DeviceError] = ()
+
+    @property
+    def label(self) -> str:
+        """Its name in a sentence."""
+        return f"{self.instance} of {self.node}"
+
+
+@dataclass(frozen=True)
+class DeviceError:
+    """What the driver reported of a GPU.
+
+    Attributes:
+        time: when the recorder heard of it, ns UTC.
+        kind: of the event: ``xid``, ``ecc``, ``gpu_lost``.
+        text: in words.
+        xid: number of an Xid.
+        corrected: whether nothing came of it, of an ``ecc``.
+    """
+
+    time: int
+    kind: str
+    text: str
+    xid: int | None = None
+    corrected: bool = False
+
+
+@dataclass(frozen=True)
 class Case:
     """What is known of a run.
 
@@ -116,11 +172,15 @@ class Case:
         nodes: samples of the nodes, summed up.
         operations: collectives by group and kind, see
             :func:`haiprof.views.run.collectives.by_kind`; empty: none, or not recorded.
+        devices: the GPUs that the ranks used.
+        links: events of the nodes on their links, of :data:`LINKS_SCHEMA`.
     """
 
     ranks: Sequence[Rank]
     nodes: Sequence[Summary] = ()
     operations: pl.DataFrame = field(default_factory=lambda: pl.DataFrame())
+    devices: Sequence[Device] = ()
+    links: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=LINKS_SCHEMA))
 
     def node_of(self, rank: Rank) -> Summary | None:
         """Return the samples of a rank's node."""

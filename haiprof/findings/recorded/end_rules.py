@@ -10,6 +10,8 @@ from typing import Final
 
 from haiprof.findings import endings
 from haiprof.findings.finding import Evidence, Finding
+from haiprof.findings.recorded import device_errors
+from haiprof.findings.recorded.case import Device, DeviceError
 from haiprof.runs import ROLE_RANK, Process
 
 _TERMINATED: Final = "SIGTERM"
@@ -34,7 +36,10 @@ _ADVICE: Final = {
 
 
 def endings_of(
-    processes: Sequence[Process], sentence: str | None, aligned: endings.Aligned
+    processes: Sequence[Process],
+    sentence: str | None,
+    aligned: endings.Aligned,
+    devices: Sequence[Device] = (),
 ) -> list[Finding]:
     """Return how the job failed, as at most one finding.
 
@@ -42,6 +47,7 @@ def endings_of(
         processes: those of the run, nodes and helpers, too.
         sentence: :func:`haiprof.findings.endings.failure` of them.
         aligned: the clock by which the ends of processes on several nodes are compared.
+        devices: the GPUs that the ranks used: an error of one comes before what it leads to.
     """
     if sentence is None:
         return []
@@ -50,21 +56,41 @@ def endings_of(
     if kind is None:
         return []
     ending = None if first is None else first.ending
+    error = None if first is None else _device_error(first, devices)
+    if error is not None:
+        kind = device_errors.kind(error)
+        sentence = f"{sentence}. Its GPU's driver reported {error.text}"
     ranks = () if first is None or first.rank is None else (first.rank,)
     return [
         Finding(
             kind=kind,
             problem=sentence,
-            advice=_ADVICE[kind],
+            advice=(_ADVICE | device_errors.ADVICE)[kind],
             ranks=ranks,
             confidence=0.95,
-            evidence=()
-            if ending is None
-            else (Evidence("events", "end of the process", ending.text, ""),),
+            evidence=(
+                *(() if ending is None
+                  else (Evidence("events", "end of the process", ending.text, ""),)),
+                *(() if error is None
+                  else (Evidence("events", "driver's report", error.text, "",
+                                 window=(error.time, error.time)),)),
+            ),
             command="haiprof report",
             ended=True,
         )
-    ]
+    ]  # fmt: skip
+
+
+def _device_error(process: Process, devices: Sequence[Device]) -> DeviceError | None:
+    """Return the error of its GPU that a process failed of, if it did."""
+    assert process.ending is not None
+    errors = [
+        error for device in devices
+        if device.node == process.node and process.rank in device.ranks
+        for error in device.errors
+    ]  # fmt: skip
+    ending = process.ending
+    return device_errors.behind(ending.text, ending.signal, ending.failed_ns, errors)
 
 
 def _kind(process: Process) -> str:
@@ -78,6 +104,8 @@ def _kind(process: Process) -> str:
         return "gpu_out_of_memory"
     if any(words in ending.text for words in _MEMORY_FULL):
         return "out_of_memory"
+    if ending.reason == "exception" and (kind := device_errors.of_exception(ending.text)):
+        return kind
     if _WORKER in ending.text or (process.role != ROLE_RANK and process.rank is not None):
         return "loader_worker_died"
     return "exception" if ending.reason == "exception" else "crash"

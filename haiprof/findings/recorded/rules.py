@@ -14,8 +14,10 @@ from typing import Final, TypeAlias
 from haiprof.findings.finding import Finding, ordered
 from haiprof.findings.recorded import (
     cpu_rules,
+    device_rules,
     host_rules,
     input_rules,
+    machine_rules,
     memory_rules,
     rank_rules,
     update_rules,
@@ -42,6 +44,8 @@ OF_RANK: Final[tuple[OfRank, ...]] = (
     memory_rules.leak,
     memory_rules.pressure,
     update_rules.skipped,
+    device_rules.idle,
+    device_rules.retries,
 )
 OF_RUN: Final[tuple[OfRun, ...]] = (
     rank_rules.late_ranks,
@@ -49,16 +53,25 @@ OF_RUN: Final[tuple[OfRun, ...]] = (
     rank_rules.bubbles,
     rank_rules.uneven_work,
     rank_rules.communication,
+    device_rules.errors,
+    device_rules.slow_clocks,
+    device_rules.exposed,
+    device_rules.late,
+    machine_rules.links,
+    machine_rules.memory,
 )
 
 
 def findings(case: Case) -> list[Finding]:
     """Return what the rules find in a run, the most important first."""
-    of_run = [finding for rule in OF_RUN for finding in rule(case)]
+    of_run: dict[tuple[str, tuple[int, ...]], Finding] = {}
+    for rule in OF_RUN:
+        for finding in rule(case):
+            of_run.setdefault((finding.kind, finding.ranks), finding)
     of_ranks = _merged(
         finding for rank in case.ranks for rule in OF_RANK for finding in rule(case, rank)
     )
-    return ordered(_explained([*of_run, *of_ranks]))
+    return ordered(device_rules.hidden(case, _explained([*of_run.values(), *of_ranks])))
 
 
 def _merged(found: Iterable[Finding]) -> list[Finding]:
@@ -114,10 +127,11 @@ def _with_causes(found: list[Finding]) -> list[Finding]:
     for late in (one for one in found if one.kind == "straggler"):
         causes = [
             one for one in found
-            if one.kind in _MAKES_LATE and (one.ranks, one.phase) == (late.ranks, late.phase)
+            if one.ranks == late.ranks
+            and (one.kind in _OF_DEVICE or (one.kind in _MAKES_LATE and one.phase == late.phase))
         ]  # fmt: skip
         if causes:
-            cause = max(causes, key=lambda one: one.weight)
+            cause = max(causes, key=lambda one: (one.kind in _OF_DEVICE, one.weight))
             taken += [late, cause]
             replaced.append(
                 dataclasses.replace(
@@ -137,6 +151,8 @@ _MAKES_LATE: Final = (
     "garbage_collection", "slow_loader", "slow_storage", "cpu_quota", "cpu_affinity",
     "cpu_neighbour", "too_many_threads", "blocking_checkpoint", "recompilation",
 )  # fmt: skip
+#: A GPU with a fault makes its rank late in whatever phase it waits for it.
+_OF_DEVICE: Final = ("gpu_thermal", "gpu_power", "gpu_clock", "gpu_ecc", "gpu_row_remap", "nvlink")
 #: Kinds of findings about what a function does.
 _OF_LINES: Final = ("host_code", "logging", "blocking_checkpoint")
 #: Kinds of findings about a rank that others wait for.
@@ -144,4 +160,7 @@ _LATE: Final = ("straggler", "pipeline_stage", "uneven_exchange")
 #: Kinds of findings about ranks that are late in turns.
 _IN_TURNS: Final = ("uneven_lengths", "pipeline_bubble")
 #: What is worth a sentence on a late rank, too.
-_OF_THEIR_OWN: Final = (*_LATE, "memory_leak", "stopped")
+_OF_THEIR_OWN: Final = (
+    *_LATE, *_OF_DEVICE, "memory_leak", "stopped", "allocator", "gpu_lost", "gsp_timeout",
+    "illegal_access",
+)  # fmt: skip
