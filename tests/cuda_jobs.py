@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,11 @@ _PREAMBLE = """
     def tell(**values):
         print(json.dumps(values))
 """
+
+
+def source(program: str) -> str:
+    """Return a job as a script: what follows the preamble is ``program``."""
+    return textwrap.dedent(_PREAMBLE + program)
 
 
 def run_job(

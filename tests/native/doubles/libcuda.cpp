@@ -9,6 +9,7 @@
 //   FAKE_CUDA_INIT      what cuInit answers (0)
 //   FAKE_CUDA_DEVICES   how many devices there are (1)
 //   FAKE_CUDA_NAME      their name (Fake GPU)
+//   FAKE_CUDA_PLAIN_UUID  set: their uuids are those that the double of NVML has
 //   FAKE_CUDA_DRIFT     of the device's clock, millionths (0)
 //   CUDA_DEVICE_MAX_CONNECTIONS
 //                       1: the streams of a context share one hardware queue, so whatever is given
@@ -204,7 +205,9 @@ int cuDeviceGetName(char* name, int bytes, int device) {
 
 int cuDeviceGetUuid_v2(unsigned char* uuid, int device) {
   if (!is_device(device)) return kInvalidDevice;
+  const bool plain = std::getenv("FAKE_CUDA_PLAIN_UUID") != nullptr;
   for (int i = 0; i < 16; ++i) uuid[i] = static_cast<unsigned char>(0x10 * device + i);
+  for (int i = 0; plain && i < 16; ++i) uuid[i] = static_cast<unsigned char>(i < 15 ? 0 : device);
   return kSuccess;
 }
 
