@@ -25,8 +25,8 @@ test-jobs: $(VENV)/installed  ## whole jobs: by launchers, in containers, on sev
 
 # Those that real traces and machines are looked at in, as in a checkout with nothing beside it.
 WITHOUT_DATA := answers common export findings host show sources trace uncore views
-test-without-data: $(VENV)/installed  ## the tests of the analysis again, as if no real data were here
-	HAIPROF_TEST_DATA=/nonexistent $(TESTS) $(addprefix tests/,$(WITHOUT_DATA))
+test-without-data: $(VENV)/installed  ## the tests that look for real data again, as if none were here
+	HAIPROF_TEST_DATA=/nonexistent $(TESTS) --of-data $(addprefix tests/,$(WITHOUT_DATA))
 
 test-qemu: $(VENV)/installed  ## emulated machines: uncore drivers, AArch64; needs Debian and its QEMU
 	$(BIN)/pytest tests/qemu -m qemu

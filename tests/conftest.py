@@ -5,12 +5,19 @@ import sys
 
 from fixtures import away_from_the_checkout, native_build, shm
 from hypothesis import settings
-from real_data import pytest_configure, pytest_terminal_summary
+from real_data import (
+    pytest_addoption,
+    pytest_configure,
+    pytest_ignore_collect,
+    pytest_terminal_summary,
+)
 
 __all__ = [
     "away_from_the_checkout",
     "native_build",
+    "pytest_addoption",
     "pytest_configure",
+    "pytest_ignore_collect",
     "pytest_terminal_summary",
     "shm",
 ]

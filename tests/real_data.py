@@ -5,10 +5,14 @@ Tests that need them are left out without them, and the end of the run says so i
 
 from __future__ import annotations
 
+import ast
+import functools
 import os
 from pathlib import Path
 
 import pytest
+
+_HERE = Path(__file__).resolve().parent
 
 _VARIABLE = "HAIPROF_TEST_DATA"
 DATA = Path(
@@ -27,6 +31,35 @@ def need(what: Path) -> Path:
     if not what.exists():
         pytest.skip(lacking(what))
     return what
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that leaves out tests to which it makes no difference."""
+    parser.addoption(
+        "--of-data", action="store_true", help="only test files that look for real data"
+    )
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out a test file that does not look for the data, if that is asked for."""
+    if not config.getoption("of_data") or not collection_path.name.startswith("test_"):
+        return None
+    above = [folder / "conftest.py" for folder in collection_path.parents if folder != _HERE]
+    files = [collection_path, *(file for file in above if file.is_file())]
+    return None if any(map(_looks, files)) else True
+
+
+@functools.cache
+def _looks(file: Path) -> bool:
+    """Say whether a file of tests imports this one, itself or by what it imports of them."""
+    named = set()
+    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            named |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            named.add(node.module)
+    helpers = [_HERE / f"{name}.py" for name in named - {file.stem}]
+    return "real_data" in named or any(_looks(helper) for helper in helpers if helper.is_file())
 
 
 def pytest_configure(config: pytest.Config) -> None:
