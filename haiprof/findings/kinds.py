@@ -49,7 +49,7 @@ KINDS: Final[dict[str, Kind]] = {
     "logging": Kind("logging and writing in the loop", "stacks: loggers, writes"),
     "slow_start": Kind(
         "a slow start",
-        "ledger: startup; stacks, which begin with the first step unless it was recorded before",
+        "ledger: startup; stacks, three seconds after torch was imported",
         "idle: startup",
     ),
     "recompilation": Kind("functions are compiled again", "ledger: compilation"),

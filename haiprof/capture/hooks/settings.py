@@ -21,6 +21,8 @@ AUTOGRAD: Final = "autograd"
 
 #: Before which backward passes the settings are read: many jobs make some in their first steps.
 _PASSES: Final = (1, 5, 20)
+#: … and the number of threads, which libraries change at any time, before these, too.
+_LATER: Final = (50, 200, 1000)
 #: Where autocast is entered so often without any backward pass, nobody waits for one.
 _MOST_ENTERED: Final = 1000
 
@@ -66,6 +68,8 @@ class Settings:
             self._autocast = Replaced(autocast_mode.autocast, "__enter__", note=self._note)
         for number in _PASSES:
             self._passes.before(number, functools.partial(self._look, number == _PASSES[-1]))
+        for number in _LATER:
+            self._passes.before(number, self._look_at_threads)
         return f"on: read before the backward passes {', '.join(map(str, _PASSES))}"
 
     def detach(self) -> None:
@@ -82,10 +86,13 @@ class Settings:
         if self._entered >= _MOST_ENTERED:
             self.detach()
 
-    def _look(self, last: bool) -> None:
+    def _look_at_threads(self) -> None:
         threads = _threads()
         count, cpus = threads["num_threads"], threads["affinity"]
         self._threads.record(f"torch computes with {count} threads on {cpus} CPUs", threads)
+
+    def _look(self, last: bool) -> None:
+        self._look_at_threads()
         unseen = self._autocast is None and not self._seen
         autograd = _answers(_OF_AUTOGRAD)
         autograd["autocast"] = (

@@ -81,6 +81,31 @@ def at_end_of_worker(then: Callable[[], None]) -> None:
             util.Finalize(None, then, exitpriority=_BEFORE_ALL)
 
 
+def trains_later(run_dir: Path) -> bool:
+    """Say whether this process will most likely train, although it has not begun to.
+
+    It runs a script of its user's, was started as a rank or alone, and has started nothing: a
+    launcher is a program of an environment, or has children.
+
+    Args:
+        run_dir: folder of the run.
+    """
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    if not script or not is_first_of_rank(run_dir, ""):
+        return False
+    prefixes = {os.path.realpath(prefix) for prefix in (sys.prefix, sys.base_prefix)}
+    inside = any(os.path.realpath(script).startswith(f"{prefix}/") for prefix in prefixes)
+    return not inside and not _has_children()
+
+
+def _has_children() -> bool:
+    for task in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError):  # a thread that has ended, or a kernel without it
+            if Path(f"/proc/self/task/{task}/children").read_text("ascii").strip():
+                return True
+    return False
+
+
 def is_first_of_rank(run_dir: Path, error: str) -> bool:
     """Say whether this process is the one that a launcher, or `haiprof run`, has started as a rank.
 

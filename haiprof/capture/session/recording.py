@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import importlib
+import json
 import os
 import sys
 import time
@@ -19,13 +20,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from haiprof import _core
-from haiprof.capture.after_import import imported
+from haiprof.capture.after_import import AfterImport, imported
 from haiprof.capture.session import exceptions, instruments
 from haiprof.capture.session.helpers import (
     at_end_of_worker,
     is_dataloader_worker,
     is_first_of_rank,
     join_process_above,
+    trains_later,
 )
 from haiprof.capture.session.ring import JobRing
 from haiprof.capture.stderr import say_once
@@ -40,6 +42,9 @@ from haiprof.recorder.run_folder import made_up_name, open_run_folder, why_not
 #: How long ``stop()`` waits for the files to be closed, s. The end of the job does not wait, unless
 #: a container or a step of SLURM ends with it.
 _STOP_SECONDS: Final = 10.0
+#: A job that has not begun to train so long after it imported torch has a slow start, s: it is
+#: recorded from then on.
+_EARLY_SECONDS: Final = 3.0
 #: How long the end of a recording's time waits for the file of a deep trace, s; nobody waits
 #: for it.
 _WRITING_SECONDS: Final = 600.0
@@ -63,6 +68,7 @@ class Session:
         #: When the first record could be kept (UTC, ns); None until then.
         self.since_ns: int | None = None
         self._timer: threads.Timer | None = None
+        self._torch: AfterImport | None = None
 
     @property
     def options(self) -> Options:
@@ -163,6 +169,22 @@ class Session:
         except RuntimeError as error:  # the process may have no more threads
             if not _python_ends(error):
                 say_once(f"warmup and time cannot be scheduled: {error}")
+
+    def look_at_start(self) -> None:
+        """Record a start that takes long, too: once torch was imported some time ago."""
+
+        def later(_: object) -> None:
+            if not self.recording:
+                self.later(time.monotonic() + _EARLY_SECONDS, _record_slow_start)
+
+        if self.options.hooks and imported("torch") is None:
+            self._torch = AfterImport("torch", later)
+
+    def forget_start(self) -> None:
+        """Cancel what :meth:`look_at_start` waits for."""
+        if self._torch is not None:
+            self._torch.cancel()
+            self._torch = None
 
     def forget_timer(self) -> None:
         """Cancel what :meth:`later` has scheduled."""
@@ -363,6 +385,17 @@ def _record_lazily(session: Session) -> None:
             with contextlib.suppress(Exception):
                 join_process_above()
         instruments.install(session.options)
+        session.look_at_start()
+
+
+def _record_slow_start(session: Session) -> None:
+    """Begin to record what a job does for long before it trains."""
+    with contextlib.suppress(Exception):
+        trains = not session.recording and trains_later(session.run_dir)
+        if _active is session and trains and session.open(works=False):
+            facts = {"torch_imported_s": _EARLY_SECONDS}
+            text = f"the job does not train {_EARLY_SECONDS:g} s after it imported torch"
+            _core.event("start", text, json.dumps(facts))
 
 
 def _open_control_socket() -> None:
@@ -491,6 +524,7 @@ def _stop(session: Session, seconds: float = _STOP_SECONDS) -> None:
         _active = None
         _core.set_opener(None)
         session.forget_timer()
+        session.forget_start()
         instruments.leave()
         exceptions.uninstall()
     session.close(_STOP_SECONDS)

@@ -120,7 +120,8 @@ def away_from_training(_: Case, rank: Rank) -> Iterator[Finding]:
     for hot in branches(steps, every):
         if not hot.counts:
             continue
-        seldom = int(steps.filter(pl.col("line") == hot.line, pl.col("slow"))["samples"].sum())
+        of_line = steps.filter(pl.col("line") == hot.line, pl.col("doing") == hot.doing)
+        seldom = int(of_line.filter(pl.col("slow"))["samples"].sum())
         writes = hot.native >= _NATIVE and hot.cause == "other" and _writes(rank)
         logs = hot.logs >= _MOSTLY or (writes and hot.doing != SLEEPING)
         where = "between the phases" if hot.cause == "other" else f"in {hot.cause}"
@@ -298,9 +299,24 @@ def slow_steps(_: Case, rank: Rank) -> Iterator[Finding]:
     )
 
 
+def _start(rank: Rank) -> tuple[int, int]:
+    """Return how long the start lasted while stacks were sampled, and since torch was there, ns.
+
+    Stacks begin with the first step, or some time after torch was imported.
+    """
+    spent, sampling = rank.ledger.spent("startup"), rank.process.stacks
+    if sampling is None or not sampling.hz:
+        return spent, spent
+    rows = rank.lines.filter(~pl.col("worker"), pl.col("cause") == "startup")
+    sampled = min(spent, int(int(rows["samples"].sum()) / sampling.hz * 1e9))
+    before = [each.get("torch_imported_s") for each in rank.facts.get("start", ())]
+    seconds = max((each for each in before if isinstance(each, (int, float))), default=0.0)
+    return sampled, min(spent, int(sampled + max(seconds, 0.0) * 1e9))
+
+
 def slow_start(_: Case, rank: Rank) -> Iterator[Finding]:
     """Name what the start of the process waits for."""
-    spent = rank.ledger.spent("startup")
+    sampled, spent = _start(rank)
     life = rank.ledger.end - rank.ledger.begin
     rows = rank.lines.filter(~pl.col("worker"), pl.col("cause") == "startup")
     count = int(rows["samples"].sum())
@@ -311,7 +327,7 @@ def slow_start(_: Case, rank: Rank) -> Iterator[Finding]:
         if not hot.counts:
             return
         lost = int(hot.share * spent)
-        if lost < _START_NS or lost < LEAST * life or hot.low * spent < SURE * life:
+        if lost < _START_NS or lost < LEAST * life or hot.low * sampled < SURE * life:
             return
         yield Finding(
             kind="slow_start",
@@ -319,7 +335,7 @@ def slow_start(_: Case, rank: Rank) -> Iterator[Finding]:
             advice="keep the result of that work for the next start, or do it in parallel",
             ranks=rank.numbers,
             lost_ns=lost,
-            low_ns=int(hot.low * spent),
+            low_ns=int(hot.low * sampled),
             high_ns=int(hot.high * spent),
             share=lost / life,
             confidence=0.85,

@@ -105,8 +105,20 @@ def test_after_the_last_look_nothing_of_it_is_left(recorded: Any) -> None:
     assert not isinstance(vars(engine)["run_backward"], _core.WrappedCall)
     assert hasattr(autocast.__enter__, "__wrapped__")
     train(1)
-    assert isinstance(vars(engine)["run_backward"], _core.WrappedCall)
     assert not hasattr(autocast.__enter__, "__wrapped__")
+    train(979)
+    assert not isinstance(vars(engine)["run_backward"], _core.WrappedCall)
+    train(1)
+    assert isinstance(vars(engine)["run_backward"], _core.WrappedCall)
+
+
+def test_threads_that_change_later_are_recorded_too(recorded: Any) -> None:
+    train(30)
+    torch.set_num_threads(2)
+    train(30)
+    torch.set_num_threads(1)
+    train(150)
+    assert [each["num_threads"] for each in recorded.events("threads")] == [1, 2, 1]
 
 
 def test_detaching_before_the_last_look_restores_everything() -> None:

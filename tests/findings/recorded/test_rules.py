@@ -198,6 +198,19 @@ def test_a_slow_start_is_named_by_its_line() -> None:
     assert kinds(rank(life(startup=20_000), [*imports, *torch_lines(100)])) == []
 
 
+def test_a_start_whose_stacks_began_late_costs_what_is_known_of_it() -> None:
+    own = rank(life(startup=20_000), [line("startup", 80), *torch_lines(100)])
+    sampling = StackSampling(10.0, 0, 0, 0, 0)
+    late = dataclasses.replace(own, process=dataclasses.replace(own.process, stacks=sampling))
+    (finding,) = found(late)
+    assert finding.lost_ns == 8_000 * MS
+    known = dataclasses.replace(late, facts={"start": [{"torch_imported_s": 3.0}, {}]})
+    (finding,) = found(known)
+    assert finding.lost_ns == 11_000 * MS
+    assert finding.low_ns is not None
+    assert finding.low_ns < 8_000 * MS
+
+
 def queued(percent: float, **more: Any) -> Any:
     return life(queue=[(100, 0), *((100 + 100 * n, percent) for n in range(1, 101))], **more)
 
