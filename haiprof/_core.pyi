@@ -223,6 +223,15 @@ class RingReader:
         """Report to the writer that everything up to that ticket is on disk, or why not."""
     def free_records(self) -> None:
         """Free the memory of a closed ring, except its counters."""
+    def progress(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """How far communication has come: the groups, and the threads that are blocked.
+
+        A group has ``name``, ``size`` (ranks), ``asked`` and ``done`` (numbers of its newest
+        collective, 0: none; ``done`` is None where ends are not seen), ``age_s`` (since it was
+        asked for), ``operation``, ``type``, ``elements_in``, ``elements_out``, ``peer`` (the root).
+        A thread has ``thread``, ``group`` (its name), ``sequence``, ``age_s``, ``operation`` and
+        ``peer``. What is not known is None, an age negative.
+        """
 
 # -- trace files (src/trace) ----------------------------------------------------------------------
 

@@ -416,6 +416,27 @@ def stacks(
 
 
 @app.command()
+def hang(
+    job: Annotated[
+        str | None,
+        typer.Argument(
+            help="A script, a pid, a task or a container [all that is recorded here].",
+            metavar="JOB",
+        ),
+    ] = None,
+    seconds: Annotated[
+        float,
+        typer.Option("--seconds", help="What lasts less is no hang, s.", min=1.0, metavar="S"),
+    ] = 5.0,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say whether a job hangs, which rank is to blame, and what it does."""
+    from haiprof.cli.hang import show_hang
+
+    raise typer.Exit(show_hang(job, seconds, json))
+
+
+@app.command()
 def stop(
     job: _Target, timeout: _Patience = 30.0, nodes: _Nodes = "", hostfile: _Hostfile = ""
 ) -> None:

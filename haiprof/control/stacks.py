@@ -12,7 +12,7 @@ import contextlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -253,14 +253,22 @@ def _layout(process: Found) -> bytes:
     try:
         return _core.layout_of(process.pid)
     except RuntimeError:
-        for ring in _rings(process.pid):
-            with contextlib.suppress(OSError, ValueError):
-                header = _core.RingReader(ring).header
-                same = (header["pid"], header["start_time"]) == (process.pid, process.start_time)
-                if same and header["python"] is not None and ring.stat().st_uid == process.uid:
-                    layout: bytes = header["python"]
-                    return layout
+        for reader in rings_of(process):
+            if reader.header["python"] is not None:
+                layout: bytes = reader.header["python"]
+                return layout
         raise
+
+
+def rings_of(process: Found) -> Iterator[_core.RingReader]:
+    """Yield the rings of a process, and not those that another user put in their place."""
+    for ring in _rings(process.pid):
+        with contextlib.suppress(OSError, ValueError):
+            reader = _core.RingReader(ring)
+            header = reader.header
+            same = (header["pid"], header["start_time"]) == (process.pid, process.start_time)
+            if same and ring.stat().st_uid == process.uid:
+                yield reader
 
 
 def _rings(pid: int) -> Iterable[Path]:

@@ -22,7 +22,7 @@ class Kind(NamedTuple):
 
 
 _XID: Final = "events: the driver's Xid {}"
-_HANG: Final = "needs the stacks and collectives of all ranks at the moment of the hang"
+_HANG: Final = "named by `haiprof hang` while it lasts; not recorded"
 
 KINDS: Final[dict[str, Kind]] = {
     # Input.
@@ -126,6 +126,7 @@ KINDS: Final[dict[str, Kind]] = {
     "rank_never_arrived": Kind("a rank never arrives", "", "", _HANG),
     "crossed_collectives": Kind("groups in opposite order", "", "", _HANG),
     "unmatched_send": Kind("a send without a receive", "", "", _HANG),
+    "stalled_transfer": Kind("a transfer that does not end", "", "", _HANG),
     "uneven_inputs": Kind("ranks have different numbers of steps", "", "", _HANG),
     "rendezvous": Kind("a rank is missing at the start", "", "", _HANG),
     "teardown_hang": Kind("a hang at the end", "", "", _HANG),

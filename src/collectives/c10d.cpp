@@ -135,6 +135,31 @@ std::uint64_t shortest_wait() noexcept {
   return ticks;
 }
 
+// -- how far groups are --------------------------------------------------------------------------
+
+void note_asked(const Asked& asked, bool sees_ends) noexcept {
+  ring::GroupProgress* const to = asked.group != nullptr ? asked.group->progress() : nullptr;
+  if (to == nullptr) return;
+  to->ticks.store(asked.ticks, std::memory_order_relaxed);
+  to->elements_in.store(asked.elements_in, std::memory_order_relaxed);
+  to->elements_out.store(asked.elements_out, std::memory_order_relaxed);
+  to->peer.store(asked.peer, std::memory_order_relaxed);
+  to->operation.store(static_cast<std::uint8_t>(asked.operation), std::memory_order_relaxed);
+  to->type.store(asked.type, std::memory_order_relaxed);
+  if (!sees_ends) to->done.store(ring::kUnseen, std::memory_order_relaxed);
+  to->asked.store(asked.sequence, std::memory_order_release);
+}
+
+void note_done(const Asked& asked) noexcept {
+  ring::GroupProgress* const to = asked.group != nullptr ? asked.group->progress() : nullptr;
+  if (to == nullptr || to->done.load(std::memory_order_relaxed) >= asked.sequence) return;
+  to->done.store(asked.sequence, std::memory_order_relaxed);
+}
+
+std::uint32_t place_of(Group* group) noexcept {
+  return group != nullptr ? ring::index_of(group->progress()) : kNone;
+}
+
 // -- one call ------------------------------------------------------------------------------------
 
 // What an operation is, by its arguments.
@@ -190,6 +215,7 @@ Call::Call(void* backend, Backend kind, const Described& what) noexcept
   }
   current = this;
   asked_.ticks = ring::now_ticks();
+  if (!is_message_) note_asked(asked_, kind_ == gloo && state().sees_ends);
 }
 
 std::uint64_t sequence_of(void* backend, Backend kind) noexcept {
@@ -430,6 +456,7 @@ struct End {
   static inline std::atomic<void (*)(void*)> original{nullptr};
 
   static void ours(void* backend) {
+    if (Group* const gone = state().groups.of(backend)) gone->leave_progress();
     state().groups.remove(backend);
     original.load(std::memory_order_relaxed)(backend);
   }
@@ -465,6 +492,7 @@ void execute(void** work) {
   Asked asked;
   if (!state().in_flight.take(which, asked)) return;
   if (ring::tls_lane == nullptr) ring::claim_lane(kChunks);
+  if (asked.operation != Operation::send && asked.operation != Operation::recv) note_done(asked);
   record(asked, ring::now_ticks(), begun, failed ? ring::kFailed : 0);
 }
 
@@ -494,6 +522,8 @@ struct Wait {
         if (end - begin > shortest_wait()) record_wait(which, begin, end);
       }
     } waiting{work, which};
+    const ring::BlockedHere blocked(this_thread(), place_of(which.group), which.sequence,
+                                    which.peer, which.operation, waiting.begin);
     const bool result = theirs(work, timeout);
     waiting.done = true;
     return result;

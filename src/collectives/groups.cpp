@@ -24,6 +24,22 @@ std::uint32_t Group::text() noexcept {
   return id;
 }
 
+ring::GroupProgress* Group::progress() noexcept {
+  const std::uint32_t generation = ring::generation() + 1;
+  if (generation_.load(std::memory_order_acquire) != generation) {
+    // Of two threads that are first one may leave a place behind, which nobody writes.
+    progress_.store(ring::add_group(name_, size_), std::memory_order_relaxed);
+    generation_.store(generation, std::memory_order_release);
+  }
+  return progress_.load(std::memory_order_relaxed);
+}
+
+void Group::leave_progress() noexcept {
+  if (generation_.load(std::memory_order_acquire) != ring::generation() + 1) return;
+  ring::GroupProgress* const place = progress_.exchange(nullptr, std::memory_order_relaxed);
+  if (place != nullptr) place->size.store(0, std::memory_order_release);
+}
+
 std::uint64_t Group::next(Count* counts, std::uint32_t peer) noexcept {
   if (counts == nullptr || peer >= size_) return 0;
   return counts[peer].fetch_add(1, std::memory_order_relaxed) + 1;

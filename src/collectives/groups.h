@@ -8,6 +8,7 @@
 #include <string>
 
 #include "ring/layout.h"
+#include "ring/progress.h"
 
 namespace haiprof::collectives {
 
@@ -27,6 +28,11 @@ class Group {
     return collectives_.fetch_add(1, std::memory_order_relaxed) + 1;
   }
 
+  // Where the ring that is open now says how far this group is; null: nowhere.
+  ring::GroupProgress* progress() noexcept;
+  // Gives that place up: the group is gone.
+  void leave_progress() noexcept;
+
   // The number of the next message to another one, or from it, counted from 1; 0: not counted.
   std::uint64_t next_sent(std::uint32_t peer) noexcept { return next(sent_.get(), peer); }
   std::uint64_t next_received(std::uint32_t peer) noexcept { return next(received_.get(), peer); }
@@ -41,7 +47,9 @@ class Group {
   const std::string name_;
   const std::uint32_t size_;
   std::atomic<std::uint64_t> collectives_;
-  std::atomic<std::uint64_t> text_{0};  // generation of the ring + 1, id
+  std::atomic<std::uint64_t> text_{0};        // generation of the ring + 1, id
+  std::atomic<std::uint32_t> generation_{0};  // of the ring that the place is in, + 1
+  std::atomic<ring::GroupProgress*> progress_{nullptr};
   std::unique_ptr<Count[]> sent_, received_;
 };
 

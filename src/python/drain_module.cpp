@@ -250,7 +250,54 @@ class RingReader {
   }
   void free_records() { drain_.reader().free_records(); }
 
+  // Of both, ages are in seconds; negative: another clock, or not yet.
+  py::tuple progress() {
+    const ring::SuperBlock& super = drain_.reader().super();
+    const ring::ProgressCopy copy = drain_.reader().progress();
+    const std::uint64_t now = ring::now_ticks();
+    const auto age = [&](std::uint64_t ticks) {
+      const bool same = super.time_base == ring::time_base() && super.ticks_per_second != 0;
+      if (!same || ticks == 0) return -1.0;
+      return static_cast<double>(static_cast<std::int64_t>(now - ticks)) /
+             static_cast<double>(super.ticks_per_second);
+    };
+    py::list groups;
+    for (const ring::ProgressCopy::Group& group : copy.groups) {
+      py::dict d;
+      d["name"] = text(group.name);
+      d["size"] = group.size;
+      d["asked"] = group.asked;
+      d["done"] = group.done == ring::kUnseen ? py::object(py::none()) : py::int_(group.done);
+      d["age_s"] = age(group.ticks);
+      d["operation"] = word(ring::kOperationNames, group.operation);
+      d["type"] = group.type < std::size(ring::kElementTypes)
+                      ? py::object(py::str(ring::kElementTypes[group.type].name))
+                      : py::object(py::none());
+      d["elements_in"] = group.elements_in;
+      d["elements_out"] = group.elements_out;
+      d["peer"] = number_or_none(group.peer);
+      groups.append(std::move(d));
+    }
+    py::list blocked;
+    for (const ring::ProgressCopy::Wait& wait : copy.blocked) {
+      py::dict d;
+      d["thread"] = wait.thread;
+      d["group"] = wait.group < copy.groups.size() ? py::object(text(copy.groups[wait.group].name))
+                                                   : py::object(py::none());
+      d["sequence"] = wait.sequence;
+      d["age_s"] = age(wait.ticks);
+      d["operation"] = word(ring::kOperationNames, wait.operation);
+      d["peer"] = number_or_none(wait.peer);
+      blocked.append(std::move(d));
+    }
+    return py::make_tuple(groups, blocked);
+  }
+
  private:
+  template <std::size_t kCount>
+  static const char* word(const char* const (&texts)[kCount], std::uint8_t number) {
+    return texts[number < kCount ? number : 0];
+  }
   // Bytes from another process need not be UTF-8.
   static py::str text(std::string_view raw) {
     return py::reinterpret_steal<py::str>(
@@ -334,7 +381,8 @@ void register_drain(py::module_& module) {
       .def_property_readonly("wall_clock_moved_ns", &RingReader::wall_clock_moved_ns)
       .def_property_readonly("flush_requested", &RingReader::flush_requested)
       .def("answer_flush", &RingReader::answer_flush, py::arg("ticket"), py::arg("error") = 0)
-      .def("free_records", &RingReader::free_records);
+      .def("free_records", &RingReader::free_records)
+      .def("progress", &RingReader::progress);
 }
 
 }  // namespace haiprof::python

@@ -10,6 +10,8 @@
 //            │ LaneHeader[lane_capacity]   one per thread    │
 //            ├──────────────────────────────────────────────┤  super.counter_offset
 //            │ Counter[counter_count]   sums that only grow  │  a page of its own
+//            ├──────────────────────────────────────────────┤  super.progress_offset
+//            │ GroupProgress[…], Blocked[…]  as it is now    │  a page of its own
 //            ├──────────────────────────────────────────────┤  super.string_offset
 //            │ string table: u32 bytes, text, pad to 4; …    │  append-only, id = ordinal
 //            ├──────────────────────────────────────────────┤  super.chunk_offset
@@ -58,6 +60,10 @@
 //   growth is. They are not the writer's alone: a forked child has no ring until it records
 //   something, and adds to its parent's; so do helpers that find the ring of a process above them.
 //
+//   Progress.  No records, but how far communication has come: what each process group was asked
+//   for last, and what threads of the job are blocked for. A job that hangs, or was killed, has it
+//   here. A reader may see the fields of two moments, while the job goes on.
+//
 //   Time.  Records carry raw ticks of the time base named in the super block. Clock slots pair
 //   ticks with CLOCK_MONOTONIC and CLOCK_REALTIME about once a second; whoever reads converts, and
 //   nothing in the file is ever corrected afterwards.
@@ -80,7 +86,7 @@ namespace haiprof::ring {
 
 inline constexpr std::uint64_t kMagic = 0x31474E4952494148ULL;  // "HAIRING1" in little-endian order
 inline constexpr std::uint16_t kLayoutMajor = 1;
-inline constexpr std::uint16_t kLayoutMinor = 9;
+inline constexpr std::uint16_t kLayoutMinor = 10;
 
 inline constexpr std::size_t kChunkBytes = 64 * 1024;
 inline constexpr std::size_t kClockSlots = 64;
@@ -171,6 +177,13 @@ struct alignas(64) SuperBlock {
 
   // Since layout 1.7; of an older file, and of a Python that is not known, its version is 0.
   PythonLayout python;
+
+  // Since layout 1.10; of an older file these are 0. Blocked[] follows the last GroupProgress.
+  alignas(64) std::uint64_t progress_offset;
+  std::uint32_t group_stride;
+  std::uint32_t group_count;
+  std::uint32_t blocked_stride;
+  std::uint32_t blocked_count;
 };
 
 // Index into the counters of a file that this version writes.
@@ -189,6 +202,33 @@ struct alignas(64) Counter {
   char metric[40];  // of the rate at which it grows
   char instance[16];
 };
+
+// A process group of torch.distributed, and the newest collective that it was asked for.
+struct alignas(64) GroupProgress {
+  std::atomic<std::uint32_t> size;   // ranks in it; 0: no group
+  std::atomic<std::uint32_t> peer;   // the root; kNone: none
+  std::atomic<std::uint64_t> asked;  // its number in the group; 0: none yet
+  std::atomic<std::uint64_t> ticks;  // when
+  std::atomic<std::uint64_t> elements_in;
+  std::atomic<std::uint64_t> elements_out;
+  std::atomic<std::uint64_t> done;  // the newest that ended; 0: none; kUnseen: ends are not seen
+  std::atomic<std::uint8_t> operation;
+  std::atomic<std::uint8_t> type;
+  char name[64];  // cut, if it is longer
+};
+inline constexpr std::uint64_t kUnseen = ~0ULL;
+inline constexpr std::size_t kGroups = 48;
+
+// A thread of the job that is blocked for a communication.
+struct alignas(64) Blocked {
+  std::atomic<std::uint32_t> thread;  // 0: none
+  std::atomic<std::uint32_t> group;   // which of the groups; kNone: not known
+  std::atomic<std::uint64_t> sequence;
+  std::atomic<std::uint64_t> ticks;  // since when
+  std::atomic<std::uint32_t> peer;   // kNone: none
+  std::atomic<std::uint8_t> operation;
+};
+inline constexpr std::size_t kBlocked = 16;
 
 // A bracketed reading: the clocks were read between ticks_before and ticks_after.
 // version is odd while the slot is being written.

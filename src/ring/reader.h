@@ -17,6 +17,7 @@
 #include "ring/clock.h"
 #include "ring/file.h"
 #include "ring/layout.h"
+#include "ring/progress.h"
 
 namespace haiprof::ring {
 
@@ -84,6 +85,9 @@ class Reader {
 
   // The clock slots written since the last call.
   std::vector<ClockReading> new_snapshots();
+
+  // How far communication has come.
+  ProgressCopy progress() const { return read_progress(file_, super_); }
 
   std::uint32_t flush_requested() const noexcept;
   void answer_flush(std::uint32_t ticket, int error) noexcept;

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "ring/counters.h"
+#include "ring/progress.h"
 #include "ring/string_index.h"
 
 namespace haiprof::ring {
@@ -238,6 +239,7 @@ void after_fork_in_child() noexcept {
   tls_lane = nullptr;
   missed = 0;
   if (ring != nullptr) munmap(ring->base, ring->bytes);
+  drop_progress();
   mutex.unlock();
   inside = false;
 }
@@ -387,7 +389,12 @@ Failure open(const std::string& path, std::size_t bytes, const Identity& identit
       align_up(super->lane_offset + sizeof(LaneHeader) * kLaneCapacity, counter_bytes());
   super->counter_stride = sizeof(Counter);
   super->counter_count = static_cast<std::uint32_t>(Count::count);
-  super->string_offset = super->counter_offset + counter_bytes();
+  super->progress_offset = super->counter_offset + counter_bytes();
+  super->group_stride = sizeof(GroupProgress);
+  super->group_count = kGroups;
+  super->blocked_stride = sizeof(Blocked);
+  super->blocked_count = kBlocked;
+  super->string_offset = super->progress_offset + progress_bytes();
   super->chunk_offset = align_up(super->string_offset + bytes / 16, kChunkBytes);
   super->string_bytes = super->chunk_offset - super->string_offset;
   super->chunk_bytes = kChunkBytes;
@@ -423,6 +430,7 @@ Failure open(const std::string& path, std::size_t bytes, const Identity& identit
   ring->last_snapshot.store(now_ticks(), std::memory_order_relaxed);
   write_snapshot(*ring);
   take_counters(fd, super->counter_offset);
+  take_progress(fd, super->progress_offset);
   super->state.store(RingState::live, std::memory_order_relaxed);
   super->magic.store(kMagic, std::memory_order_release);
 
@@ -440,6 +448,7 @@ void close() noexcept {
   if (ring == nullptr) return;
   generation_number.fetch_add(1, std::memory_order_relaxed);
   drop_counters();
+  drop_progress();
   ring->super->state.store(RingState::closed, std::memory_order_release);
   OwnedLane* mine = static_cast<OwnedLane*>(tls_lane);
   // This thread may not have noticed yet that an earlier ring was closed: that lane is not of this

@@ -60,6 +60,8 @@ class Terminal:
         """Take the screen over."""
         self._wake, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._wake_write = wake
+        # By the handler in C: one of Python's would run only after the poll that it is to end.
+        self._wake_before = signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         for number in _SIGNALS:
             self._handlers[number] = signal.signal(number, self._signalled)
         self._enter()
@@ -72,6 +74,7 @@ class Terminal:
         self._give_back()
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(self._wake_before)
         os.close(self._wake)
         os.close(self._wake_write)
 
@@ -105,8 +108,6 @@ class Terminal:
             self._enter()
         if number in (signal.SIGTERM, signal.SIGHUP):
             self._left = True
-        with contextlib.suppress(OSError):
-            os.write(self._wake_write, b"!")
 
     def draw(self, lines: Sequence[Text]) -> None:
         """Draw a frame over the one before.

@@ -1,0 +1,89 @@
+"""``haiprof hang``: whether a job hangs, which rank is to blame, and what that one does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Final
+
+from haiprof.cli.process.console import say, spinner
+from haiprof.common.printable import printable
+from haiprof.control.hang import Doing, Seen, look_for_hang
+
+NOBODY: Final = 2
+NOT_ALL: Final = 3
+HANGS: Final = 4
+#: Frames of a culprit, and places of the other ranks, that are printed.
+_FRAMES: Final = 12
+_PLACES: Final = 5
+
+
+def show_hang(target: str | None, least_s: float, as_json: bool) -> int:
+    """Print whether a job hangs, and why.
+
+    Returns:
+        The exit code: 0: it does not; 2: no such job here; 3: it does not, as far as its processes
+        could be read; 4: it hangs.
+    """
+    with spinner("looking at the ranks"):
+        seen = look_for_hang(target, least_s)
+    if seen is None:
+        who = (
+            "nothing is recorded on this node" if target is None else f"{target}: no such job here"
+        )
+        say(f"{who}: name a script, a pid or a task: haiprof hang JOB; see haiprof ps")
+        return NOBODY
+    if as_json:
+        print(json.dumps(_document(seen), indent=1))
+    else:
+        for line in lines(seen):
+            print(printable(line))
+    if seen.hang is not None:
+        return HANGS
+    return NOT_ALL if seen.problems else 0
+
+
+def _document(seen: Seen) -> dict[str, object]:
+    return {
+        "format": "haiprof-hang",
+        "version": "1.0",
+        "hang": None if seen.hang is None else seen.hang.as_json(),
+        "longest_wait_s": seen.longest_s,
+        "problems": seen.problems,
+    }
+
+
+def lines(seen: Seen) -> list[str]:
+    """Return what to print."""
+    hang = seen.hang
+    if hang is None:
+        waits = (
+            "no rank is blocked in a collective"
+            if seen.longest_s is None
+            else f"the longest that a rank has waited for another one is {seen.longest_s:.1f} s"
+        )
+        return [f"Nothing hangs: {waits}", *_places(seen.doing), *seen.problems]
+    found = [hang.problem, f"  kind: {hang.kind}", f"  what to do: {hang.advice}"]
+    for one in hang.culprits[:3]:
+        if one.stack:
+            found += ["", f"rank {one.rank} (pid {one.pid}), innermost first:"]
+            found += [f"    {frame}" for frame in one.stack[:_FRAMES]]
+            if len(one.stack) > _FRAMES:
+                found.append(f"    … {len(one.stack) - _FRAMES} more frames")
+    others = {n: one for n, one in seen.doing.items() if n not in hang.ranks}
+    return [*found, "", *_places(others), *seen.problems]
+
+
+def _places(doing: Mapping[int, Doing]) -> list[str]:
+    """Return what ranks do, those that do the same together."""
+    together: dict[str, list[int]] = {}
+    for number in sorted(doing):
+        together.setdefault(doing[number].does, []).append(number)
+    rows = sorted(together.items(), key=lambda one: len(one[1]))
+    found = []
+    for does, numbers in rows[:_PLACES]:
+        named = ", ".join(map(str, numbers[:8])) + ("…" if len(numbers) > 8 else "")
+        found.append(f"{'ranks' if len(numbers) > 1 else 'rank'} {named}: {does}")
+    if len(rows) > _PLACES:
+        found.append(f"… and {len(rows) - _PLACES} other places")
+    return found

@@ -1,0 +1,332 @@
+"""Why a job hangs: which rank keeps the others waiting, and what that one does.
+
+How far communication has come is in the rings of the ranks, which need nobody to answer; what a
+rank does is in its stacks, read from outside.
+
+Tests: tests/cli/test_hang.py.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from haiprof import _core
+from haiprof.common.frame_texts import frame_text, in_package
+from haiprof.common.process_life import process_is_alive
+from haiprof.common.wait_graph import Group, Rank, Stuck, Wait, stuck
+from haiprof.control.find import Found
+from haiprof.control.stacks import Looked, Thread, chosen, look_at, rings_of
+
+#: What lasts less is no hang, s.
+LEAST_S: Final = 5.0
+#: A rank is looked at twice, so many seconds apart: what changes meanwhile does not hang.
+_BETWEEN_S: Final = 1.0
+#: Functions in which a rank waits for others before there is a group, or after the last.
+_RENDEZVOUS: Final = (
+    "init_process_group", "_store_based_barrier", "rendezvous", "_new_process_group_helper",
+    "next_rendezvous",
+)  # fmt: skip
+_TEARDOWN: Final = ("destroy_process_group", "_shutdown_backend", "_abort_process_group")
+_LOADER: Final = "torch/utils/data/dataloader.py"
+_LOCKS: Final = ("threading.py", "multiprocessing/synchronize.py", "queue.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Doing:
+    """What the main thread of one rank does.
+
+    Attributes:
+        rank: its number.
+        pid: of its process.
+        state: ``running``, ``waiting``, ``uninterruptible``, ``stopped``; empty: not known.
+        does: in words, after "it".
+        line: of the job's own code, ``function (file:line)``; None: none is on its stack.
+        stack: of its main thread, the innermost frame first.
+    """
+
+    rank: int
+    pid: int
+    state: str
+    does: str
+    line: str | None
+    stack: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Hang:
+    """Why a job hangs.
+
+    Attributes:
+        kind: of a finding: ``rank_never_arrived``, ``collective_mismatch``, ….
+        problem: one sentence without its full stop.
+        advice: what to do, one sentence without its full stop.
+        ranks: the culprits, ascending.
+        waiting: the ranks that wait for them, ascending.
+        lasts_s: for how long, at least.
+        culprits: what these do.
+    """
+
+    kind: str
+    problem: str
+    advice: str
+    ranks: tuple[int, ...]
+    waiting: tuple[int, ...]
+    lasts_s: float
+    culprits: tuple[Doing, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON takes it."""
+        return asdict(self)
+
+
+@dataclass(slots=True)
+class Seen:
+    """What was seen of a job.
+
+    Attributes:
+        doing: what each rank does, by its number.
+        hang: why it hangs; None: it does not, or nobody knows.
+        longest_s: for how long a rank has waited for others; None: none waits.
+        problems: of processes that could not be read, a line each.
+    """
+
+    doing: dict[int, Doing] = field(default_factory=dict)
+    hang: Hang | None = None
+    longest_s: float | None = None
+    problems: list[str] = field(default_factory=list)
+
+
+def look_for_hang(target: str | None, least_s: float = LEAST_S) -> Seen | None:
+    """Look at a job twice and say why it hangs, if it does.
+
+    Args:
+        target: see :func:`haiprof.control.stacks.chosen`.
+        least_s: what lasts less is no hang, s.
+
+    Returns:
+        What was seen; None: there is no such job here.
+    """
+    those = chosen(target)
+    mains = [process for process, forked_by in those if forked_by is None]
+    if not mains:
+        return None
+    before = _waits(mains)
+    looked = look_at([(process, None) for process in mains])
+    time.sleep(_BETWEEN_S)
+    after = _waits(mains)
+    ranks = {number: _lasting(rank, before.get(number), least_s) for number, rank in after.items()}
+    seen = Seen(doing=_doing(mains, looked))
+    seen.problems = [f"{each.label}: {each.problem}" for each in looked if each.problem]
+    waits = [wait.age_s for rank in after.values() for wait in rank.waits]
+    seen.longest_s = max(waits, default=None)
+    sizes = {process.place.world_size for process in mains if process.place.world_size}
+    world_size = sizes.pop() if len(sizes) == 1 else None
+    found = stuck(ranks, world_size)
+    if found is not None:
+        seen.hang = _of_waiting(found, ranks, seen.doing)
+    else:
+        seen.hang = _of_stacks(seen.doing, mains, world_size)
+    return seen
+
+
+def _waits(processes: Sequence[Found]) -> dict[int, Rank]:
+    """Return how far each rank is."""
+    found: dict[int, Rank] = {}
+    for process in processes:
+        reader = next(rings_of(process), None)
+        if reader is not None:
+            found[process.place.rank] = _progress(reader)
+    return found
+
+
+def _progress(ring: _core.RingReader) -> Rank:
+    groups, blocked = ring.progress()
+    known: dict[str, Group] = {}
+    for one in groups:
+        group = Group(
+            one["name"], one["size"], one["asked"], one["operation"], one["elements_in"],
+            one["type"], one["peer"], one["age_s"], one["done"],
+        )  # fmt: skip
+        if group.name not in known or known[group.name].asked < group.asked:
+            known[group.name] = group
+    waits = [
+        Wait(one["group"], one["sequence"], one["operation"], one["peer"], one["age_s"])
+        for one in blocked
+    ]
+    # Whoever waits in C++, as DDP does, or for a GPU, is in no wait of these.
+    seen = {(wait.group, wait.sequence) for wait in waits}
+    waits += [
+        Wait(one.name, one.asked, one.operation, one.root, one.age_s, one.done is not None)
+        for one in known.values()
+        if one.asked and one.done != one.asked and (one.name, one.asked) not in seen
+    ]
+    return Rank(known, sorted(waits, key=lambda wait: -wait.age_s))
+
+
+def _lasting(rank: Rank, before: Rank | None, least_s: float) -> Rank:
+    """Return a rank with the waits that last, and did at the look before."""
+    earlier = {(w.group, w.sequence, w.operation) for w in before.waits} if before else set()
+    return Rank(
+        rank.groups,
+        [
+            wait
+            for wait in rank.waits
+            if wait.age_s >= least_s and (wait.group, wait.sequence, wait.operation) in earlier
+        ],
+    )
+
+
+# -- what a rank does ------------------------------------------------------------------------------
+
+
+def _doing(processes: Sequence[Found], looked: Sequence[Looked]) -> dict[int, Doing]:
+    found: dict[int, Doing] = {}
+    for process, one in zip(processes, looked, strict=True):
+        rank = process.place.rank
+        if rank in found:
+            continue
+        main = next((thread for thread in one.threads if thread.thread == one.pid), None)
+        if main is None:
+            state = "uninterruptible" if "uninterruptible" in one.problem else ""
+            does = (
+                "has ended"
+                if not process_is_alive(one.pid, process.start_time)
+                else one.problem or "runs no Python"
+            )
+            found[rank] = Doing(rank, one.pid, state, does, None, ())
+            continue
+        stack = tuple(frame_text(*frame) for frame in main.frames)
+        found[rank] = Doing(rank, one.pid, main.state, *_words(main), stack)
+    return found
+
+
+def _words(thread: Thread) -> tuple[str, str | None]:
+    """Return what a thread does, after "it", and the line of the job that it is at."""
+    own = next((f for f in thread.frames if in_package(f.function, f.file) is None), None)
+    line = None if own is None else frame_text(*own)
+    at = "" if line is None else f", at {line}"
+    if thread.state == "stopped":
+        return f"is stopped by a signal or a debugger{at}", line
+    files = [frame.file for frame in thread.frames]
+    functions = [frame.function.rpartition(".")[2] for frame in thread.frames]
+    waits = f" in {thread.waits_in}" if thread.waits_in else ""
+    if thread.state == "uninterruptible":
+        return f"waits for a device or a file system{waits}{at}", line
+    if any(file.endswith(_LOADER) for file in files):
+        return f"waits for its DataLoader{at}", line
+    if any("torch/distributed/" in file for file in files):
+        call = next((n for f, n in zip(files, functions, strict=True) if "distributed" in f), "")
+        return f"is in {call} of torch.distributed{at}", line
+    if thread.frames and thread.frames[0].file.endswith(_LOCKS):
+        return f"waits for a lock or another thread{at}", line
+    does = {"running": "is busy", "waiting": f"sleeps or waits{waits}"}.get(thread.state, "is")
+    return f"{does}{at}", line
+
+
+# -- verdicts --------------------------------------------------------------------------------------
+
+
+def _of_waiting(found: Stuck, ranks: Mapping[int, Rank], doing: Mapping[int, Doing]) -> Hang:
+    lasts = found.wait.age_s
+    which, several = str(found.wait), len(found.waiting) > 1
+    for_long = f"{_who(found.waiting)} {'have' if several else 'has'} waited for {lasts:.0f} s"
+    culprits = tuple(doing[number] for number in found.culprits if number in doing)
+    kind = found.kind
+    if kind == "collective_mismatch":
+        asked = "; ".join(f"rank {number} asked for {what}" for number, what in _brief(found.asked))
+        problem = f"Ranks disagree on {_number(found.wait)}: {asked}; {for_long}"
+        advice = "have all ranks call the same collectives in the same order, with equal sizes"
+    elif kind in ("crossed_collectives", "unmatched_send"):
+        asked = "; ".join(f"rank {number} in {what}" for number, what in _brief(found.asked))
+        problem = f"Ranks wait for each other in a circle: {asked}; {for_long}"
+        advice = (
+            "pair each send with a recv, and order them so that neighbours do not both wait first "
+            "(batch_isend_irecv)"
+            if kind == "unmatched_send"
+            else "call the collectives of several groups in the same order on all ranks"
+        )
+    elif kind == "stalled_transfer":
+        problem = f"All ranks have come to {which}, and it does not end; {for_long}"
+        advice = "look at the network between them: links that are down, firewalls, a switch"
+    else:
+        problem = f"{_who(found.culprits).capitalize()} never came to {which}; {for_long}"
+        gone = set(found.missing)
+        if gone:
+            problem += f"; there is no process of {_who(tuple(sorted(gone)))} here"
+        kind, advice = _why_absent(culprits)
+    for one in culprits[:3]:
+        problem += f"; rank {one.rank} {one.does}"
+    return Hang(kind, problem, advice, found.culprits, found.waiting, lasts, culprits)
+
+
+def _why_absent(culprits: Sequence[Doing]) -> tuple[str, str]:
+    """Return the kind of a hang in which ranks never came, and what to do."""
+    states = {one.state for one in culprits}
+    if states == {"stopped"}:
+        return "stopped", "find out who stopped it, and continue it (kill -CONT)"
+    if states == {"uninterruptible"}:
+        return "uninterruptible", "look at that file system or device, and the node's kernel log"
+    ended = any(_leaves(one) for one in culprits)
+    if ended or any("has ended" in one.does for one in culprits):
+        return "uneven_inputs", (
+            "give all ranks as many batches (drop_last, DistributedSampler), or join() them"
+        )
+    return "rank_never_arrived", "look at what that rank does instead: haiprof stacks"
+
+
+def _leaves(one: Doing) -> bool:
+    return any(name in frame for frame in one.stack for name in _TEARDOWN)
+
+
+def _of_stacks(
+    doing: Mapping[int, Doing], processes: Sequence[Found], world_size: int | None
+) -> Hang | None:
+    """Return why ranks wait that have no group yet, or none any more; None: they do not."""
+    at_start = [
+        number
+        for number, one in doing.items()
+        if any(f in s for s in one.stack for f in _RENDEZVOUS)
+    ]
+    at_end = [number for number, one in doing.items() if _leaves(one)]
+    if at_start and world_size is not None:
+        absent = tuple(n for n in range(world_size) if n not in at_start)
+        if absent:
+            there = tuple(doing[n] for n in absent if n in doing)
+            missing = tuple(n for n in absent if n not in doing)
+            problem = f"{_who(tuple(sorted(at_start))).capitalize()} wait for the others to join"
+            problem += f"; there is no process of {_who(missing)} here" if missing else ""
+            problem += "".join(f"; rank {one.rank} {one.does}" for one in there[:3])
+            advice = (
+                "find out why those have not started: the launcher's log, MASTER_ADDR, the port"
+            )
+            return Hang("rendezvous", problem, advice, absent, tuple(sorted(at_start)), 0.0, there)
+    if at_end and len(at_end) < len(doing):
+        rest = tuple(sorted(n for n in doing if n not in at_end))
+        there = tuple(doing[n] for n in rest)
+        problem = f"{_who(tuple(sorted(at_end))).capitalize()} wait at the end of the job"
+        problem += "".join(f"; rank {one.rank} {one.does}" for one in there[:3])
+        advice = "have all ranks leave together: a barrier() before destroy_process_group()"
+        return Hang("teardown_hang", problem, advice, rest, tuple(sorted(at_end)), 0.0, there)
+    return None
+
+
+def _number(wait: Wait) -> str:
+    return f"number {wait.sequence} of group {wait.group}"
+
+
+def _brief(asked: Mapping[int, str]) -> list[tuple[int, str]]:
+    """Return one rank for each answer, of at most four."""
+    first: dict[str, int] = {}
+    for number in sorted(asked):
+        first.setdefault(asked[number], number)
+    return [(number, what) for what, number in first.items()][:4]
+
+
+def _who(numbers: Sequence[int]) -> str:
+    if len(numbers) == 1:
+        return f"rank {numbers[0]}"
+    named = ", ".join(map(str, numbers[:8]))
+    return f"ranks {named}" + (f" and {len(numbers) - 8} more" if len(numbers) > 8 else "")

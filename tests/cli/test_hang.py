@@ -1,0 +1,179 @@
+"""Jobs that hang in many ways: which rank is to blame, and why."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import haiprof, only_line
+from hanging import Job, hanging
+from recording import wait_for
+
+pytestmark = pytest.mark.jobs
+
+
+def verdict(job: Job) -> dict[str, Any]:
+    """Return why a job hangs, as soon as it has hung for long enough."""
+
+    def found() -> dict[str, Any] | None:
+        done = haiprof("hang", job.script, "--seconds", "1", "--json")
+        assert done.returncode in (0, 3, 4), done.stderr
+        hang: dict[str, Any] | None = json.loads(done.stdout)["hang"]
+        assert (hang is not None) == (done.returncode == 4)
+        return hang
+
+    seen: dict[str, Any] = wait_for(found, seconds=90, what="a verdict")
+    return seen
+
+
+NEVER = """
+joined()
+trained()
+def naps():
+    hangs()
+    time.sleep(600)
+if RANK == 1:
+    naps()
+else:
+    hangs()
+    sum_up()
+"""
+
+
+def test_a_rank_that_never_comes_is_named_with_what_it_does(shm: Path, tmp_path: Path) -> None:
+    with hanging(tmp_path, NEVER, 3) as job:
+        hang = verdict(job)
+        text = haiprof("hang", job.script, "--seconds", "1").stdout
+    assert (hang["kind"], hang["ranks"], hang["waiting"]) == ("rank_never_arrived", [1], [0, 2])
+    assert hang["culprits"][0]["line"].startswith("naps (")
+    assert "rank 1 never came to all_reduce number" in hang["problem"].lower()
+    assert text.splitlines()[0] == hang["problem"] or "never came" in text.splitlines()[0]
+    assert "naps" in text
+
+
+def test_a_rank_in_its_loader_and_one_that_is_stopped(shm: Path, tmp_path: Path) -> None:
+    program = """
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        hangs()
+        time.sleep(600)
+if __name__ == "__main__":
+    joined()
+    trained()
+    if RANK == 0:
+        next(iter(torch.utils.data.DataLoader(Data(), num_workers=1)))
+    else:
+        hangs()
+        sum_up()
+"""
+    with hanging(tmp_path, program, 2) as job:
+        hang = verdict(job)
+        assert (hang["kind"], hang["ranks"]) == ("rank_never_arrived", [0])
+        assert "waits for its DataLoader" in hang["problem"]
+        os.kill(job.ranks[0].pid, signal.SIGSTOP)
+        stopped = wait_for(
+            lambda: found if (found := verdict(job))["kind"] == "stopped" else None, seconds=60
+        )
+    assert stopped["ranks"] == [0]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "words"),
+    [
+        ("sum_up()", "dist.broadcast(torch.ones(4), 0)", "asked for broadcast of 4 elements"),
+        ("sum_up()", "dist.barrier()", "asked for barrier"),
+    ],
+    ids=["broadcast", "barrier"],
+)
+def test_ranks_that_disagree(shm: Path, tmp_path: Path, one: str, other: str, words: str) -> None:
+    program = f"""
+joined()
+trained()
+hangs()
+if RANK == 2:
+    {other}
+else:
+    {one}
+time.sleep(600)
+"""
+    with hanging(tmp_path, program, 3) as job:
+        hang = verdict(job)
+    assert (hang["kind"], hang["ranks"]) == ("collective_mismatch", [2])
+    assert words in hang["problem"]
+
+
+def test_two_groups_in_opposite_order(shm: Path, tmp_path: Path) -> None:
+    program = """
+joined()
+trained()
+groups = [dist.new_group([0, 1]) for _ in range(2)]
+hangs()
+for group in groups if RANK == 0 else groups[::-1]:
+    sum_up(group)
+"""
+    with hanging(tmp_path, program, 2) as job:
+        hang = verdict(job)
+    assert (hang["kind"], hang["ranks"]) == ("crossed_collectives", [0, 1])
+
+
+def test_a_receive_that_nobody_sends_for(shm: Path, tmp_path: Path) -> None:
+    program = """
+joined()
+trained()
+hangs()
+dist.recv(torch.ones(4), src=1 - RANK)
+"""
+    with hanging(tmp_path, program, 2) as job:
+        hang = verdict(job)
+    assert (hang["kind"], hang["ranks"]) == ("unmatched_send", [0, 1])
+
+
+def test_a_rank_with_fewer_batches(shm: Path, tmp_path: Path) -> None:
+    program = """
+joined()
+trained()
+hangs()
+if RANK != 1:
+    sum_up()
+dist.destroy_process_group()
+time.sleep(600)
+"""
+    with hanging(tmp_path, program, 2) as job:
+        hang = verdict(job)
+    assert hang["ranks"] == [1]
+    assert hang["kind"] in ("uneven_inputs", "rank_never_arrived")
+
+
+def test_a_rank_that_never_starts(shm: Path, tmp_path: Path) -> None:
+    program = "threading.Timer(1, hangs).start()\njoined()"
+    with hanging(tmp_path, program, 3, started=2) as job:
+        hang = verdict(job)
+    assert (hang["kind"], hang["ranks"], hang["waiting"]) == ("rendezvous", [2], [0, 1])
+    assert "there is no process of rank 2" in hang["problem"]
+
+
+def test_what_goes_on_does_not_hang(shm: Path, tmp_path: Path) -> None:
+    program = """
+joined()
+trained()
+hangs()
+while True:
+    time.sleep(0.2 if RANK == 1 else 0)  # late, and no hang
+    sum_up()
+"""
+    with hanging(tmp_path, program, 2) as job:
+        done = haiprof("hang", job.script)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.startswith("Nothing hangs: ")
+
+
+def test_there_is_no_such_job(shm: Path) -> None:
+    done = haiprof("hang", "no-such-job.py")
+    assert done.returncode == 2
+    assert "no-such-job.py: no such job here" in only_line(done)
