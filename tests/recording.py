@@ -44,7 +44,7 @@ def run_python(program: str, *arguments: str, **keywords: Any) -> str:
     return out
 
 
-def wait_for(condition: Callable[[], Any], seconds: float = 30.0, what: str = "it") -> Any:
+def wait_for(condition: Callable[[], Any], seconds: float = 120.0, what: str = "it") -> Any:
     """Wait until ``condition()`` is true and return what it returned."""
     until = time.monotonic() + seconds
     while True:
@@ -123,6 +123,6 @@ def the_recorder(shm: Path) -> int:
     return pid
 
 
-def wait_recorded(shm: Path, seconds: float = 30.0) -> None:
+def wait_recorded(shm: Path, seconds: float = 120.0) -> None:
     """Wait until no recorder of ``shm`` is left."""
     wait_for(lambda: not recorders(shm), seconds, "the recorder's end")

@@ -205,6 +205,8 @@ def test_a_job_of_slurm_ends_with_its_files_closed(
     monkeypatch.setenv("SLURM_JOB_ID", "77")
     program = """
         import haiprof, sys
+        from haiprof.capture.session import recording
+        recording._STOP_SECONDS = 60  # a busy machine takes its time to start the recorder
         haiprof.start(sys.argv[1], run="run", hooks=False)
         haiprof.mark("here")
     """
