@@ -19,6 +19,12 @@ JOB = """
     _haiprof_boot.arm()
     import haiprof, torch
     from torch import nn
+    from haiprof.capture import trace as deep
+    from haiprof.capture.session import recording
+    from haiprof.capture.trace import files
+
+    # A busy machine takes its time to start the recorder.
+    files._FOLDER_SECONDS = recording._STOP_SECONDS = 60
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -31,6 +37,15 @@ JOB = """
             optimizer.zero_grad()
             model(batch).sum().backward()
             optimizer.step()
+
+    # Not until the file is there: the thread that writes it gives way to work.
+    def until_traced(work):
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            work()
+            trace = deep.current()
+            if trace is not None and trace.state not in ("waiting", "recording"):
+                break
 """
 
 
@@ -87,7 +102,7 @@ def run_job(
 ) -> tuple[Left, str]:
     """Run a job of one process to its end; return what it left and what it printed."""
     process = start_job(program, log_dir, **options)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == code, err
     wait_recorded(shm)
     assert not list(log_dir.rglob(".*")), "something unfinished was left behind"

@@ -147,20 +147,22 @@ def test_the_example_is_traced_by_the_command(shm: Path, tmp_path: Path) -> None
     assert any(n.startswith("enumerate(DataLoader)#") for n in names)
 
 
+def test_hai_platforms_variables_make_a_trace_of_a_time(shm: Path, tmp_path: Path) -> None:
+    program = "until_traced(lambda: (train(), time.sleep(0.005)))"
+    left, _ = run_job(program, shm, tmp_path, trace=1, warmup=0.5, time=4)
+    end = left.end()
+    assert end["why"] in ("it is complete", "the recording ended")
+    # Starting the recorder and the profiler comes off its time.
+    assert 0.5e9 < end["end_ns"] - end["begin_ns"] < 12e9
+    assert end["steps"] == len(left.steps()) > 4
+
+
 LOOP = """
-    until = time.monotonic() + 6
+    until = time.monotonic() + 16
     while time.monotonic() < until:
         train()
         time.sleep(0.005)
 """
-
-
-def test_hai_platforms_variables_make_a_trace_of_a_time(shm: Path, tmp_path: Path) -> None:
-    left, _ = run_job(LOOP, shm, tmp_path, trace=1, warmup=0.5, time=1)
-    end = left.end()
-    assert end["why"] in ("it is complete", "the recording ended")
-    assert 0.5e9 < end["end_ns"] - end["begin_ns"] < 5e9
-    assert end["steps"] == len(left.steps()) > 4
 
 
 @pytest.mark.jobs
@@ -169,7 +171,7 @@ def test_job_options_make_a_trace_of_a_time_after_a_warmup(shm: Path, tmp_path: 
     script.write_text(
         "import time\nbegun = time.time_ns()\n"
         + textwrap.dedent(JOB)
-        + textwrap.dedent(LOOP).replace("+ 6", "+ 16")
+        + textwrap.dedent(LOOP)
         + "print(begun, sys.argv[1:], time.time_ns())\n"
     )
     options = "--options profile.trace=1 --options profile.warmup=4 --options profile.time=2"
