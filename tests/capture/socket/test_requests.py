@@ -49,6 +49,12 @@ def _spans(folder: Path) -> int:
     return read_table(folder, "spans").num_rows
 
 
+def _flushed(running: Job) -> Path:
+    flushed = running.ask("flush", timeout=90, seconds=60)
+    assert flushed["files"] >= 1
+    return Path(flushed["folder"])
+
+
 def test_status_says_who_it_is_and_what_is_recorded(shm: Path, tmp_path: Path) -> None:
     with job(TRAINS, tmp_path, "logs", warm=True) as running:
         status = wait_for(lambda: (s := running.ask("status"))["folder"] and s)
@@ -70,13 +76,10 @@ def test_status_says_who_it_is_and_what_is_recorded(shm: Path, tmp_path: Path) -
 
 def test_flush_brings_to_disk_what_was_recorded(shm: Path, tmp_path: Path) -> None:
     with job(TRAINS, tmp_path, "logs", warm=True) as running:
-        flushed = running.ask("flush")
-        folder = Path(flushed["folder"])
-        before = _spans(folder)
+        before, step = _spans(_flushed(running)), running.ask("status")["step"]
         assert before >= 3
-        time.sleep(0.2)
-        assert running.ask("flush", seconds=5)["files"] >= 1
-        assert _spans(folder) > before
+        wait_for(lambda: running.ask("status")["step"] > step + 3)
+        assert _spans(_flushed(running)) > before
         assert "seconds" in _refused(running, "flush", seconds=-1)
         assert "no argument" in _refused(running, "flush", what=1)
     assert running.stderr == ""
@@ -84,12 +87,10 @@ def test_flush_brings_to_disk_what_was_recorded(shm: Path, tmp_path: Path) -> No
 
 def test_stop_ends_it_at_once_and_start_begins_again(shm: Path, tmp_path: Path) -> None:
     with job(TRAINS, tmp_path, "logs", warm=True) as running:
-        running.ask("flush")
-        begun = time.monotonic()
+        _flushed(running)
         stopped = running.ask("stop")
         assert stopped["stopped"] is True
         assert stopped["closed"] is True
-        assert time.monotonic() - begun < 5.0  # a second where nobody else wants the machine
         (folder,) = (tmp_path / "logs" / "r").glob("*#0")
         assert process_file(folder)["state"] == "closed"
         ended = _spans(folder)
@@ -104,8 +105,7 @@ def test_stop_ends_it_at_once_and_start_begins_again(shm: Path, tmp_path: Path) 
         answer = running.ask("start", log_dir=str(tmp_path / "logs"), run="second")
         assert answer["began"] is True
         assert answer["state"] == "recording"
-        time.sleep(0.3)
-        assert _spans(Path(running.ask("flush")["folder"])) > 10
+        wait_for(lambda: _spans(_flushed(running)) > 10)
         running.ask("stop")
     assert running.stderr == ""
     wait_recorded(shm)
@@ -382,20 +382,31 @@ def test_set_changes_how_often_the_node_is_sampled(shm: Path, tmp_path: Path) ->
     def sampled(rows: list[dict[str, Any]], metric: str) -> list[int]:
         return sorted({row["time"] for row in rows if row["metric"] == metric})
 
-    def of_node(table: str) -> list[dict[str, Any]]:
+    def rows(table: str, *, rank: bool = False) -> list[dict[str, Any]]:
         folders = (p for p in (tmp_path / "logs" / "r").glob("*") if p.is_dir())
-        nodes = (p for p in folders if "#" not in p.name)
-        return [row for node in nodes for row in read_table(node, table).to_pylist()]
+        found = (p for p in folders if ("#" in p.name) == rank)
+        return [row for folder in found for row in read_table(folder, table).to_pylist()]
+
+    def busy() -> list[int]:
+        return sampled(rows("samples"), "cpu.util.percent")
+
+    def watched() -> list[int]:
+        return sampled(rows("samples", rank=True), "proc.rss.bytes")
 
     def paces() -> int:
-        return sum("another pace" in row["text"] for row in of_node("events"))
+        return sum("another pace" in row["text"] for row in rows("events"))
+
+    def gap(times: list[int]) -> float:
+        return (times[-1] - times[0]) / (len(times) - 1)
 
     with job(TRAINS, tmp_path, "logs", warm=True) as running:
-        wait_for(lambda: len(sampled(of_node("samples"), "cpu.util.percent")) >= 2)
+        wait_for(lambda: len(busy()) >= 4)
         moved = time.time_ns()
         running.ask("set", sample_hz=10.0, io_interval=0.5, drain_hz=8.0)
         wait_for(lambda: paces() == 1)
-        time.sleep(2.0)
+        wait_for(lambda: len([t for t in busy() if t >= moved]) >= 12)
+        # The rank is still watched, too.
+        wait_for(lambda: len([t for t in watched() if t >= moved]) >= 8)
         running.ask("set", sample_hz=0.01)
         wait_for(lambda: paces() == 2)
         quiet = time.time_ns()
@@ -409,18 +420,13 @@ def test_set_changes_how_often_the_node_is_sampled(shm: Path, tmp_path: Path) ->
         running.ask("flush")
     assert running.stderr == ""
     wait_recorded(shm)
-    node = next(p for p in (tmp_path / "logs" / "r").iterdir() if p.is_dir() and "#" not in p.name)
-    times = sampled(read_table(node, "samples").to_pylist(), "cpu.util.percent")
-    before = [t for t in times if t < moved]
-    after = [t for t in times if moved <= t < quiet]
-    assert (before[-1] - before[0]) / (len(before) - 1) > 0.8e9
-    assert len(after) >= 8  # in two seconds
+    times = busy()
+    # One that comes late makes gaps that are shorter or longer than they should be.
+    assert gap([t for t in times if t < moved]) > 0.66e9
+    assert gap([t for t in times if moved <= t < quiet]) < 0.8e9
     assert [t for t in times if t >= quiet] == []
-    texts = read_table(node, "events").column("text").to_pylist()
+    texts = [row["text"] for row in rows("events")]
     (first, _) = (text for text in texts if "another pace" in text)
     assert "basic every 0.1 s" in first
     assert "io every 0.5 s" in first
-    # The rank is still watched, too.
-    (rank,) = (tmp_path / "logs" / "r").glob("*#0")
-    assert len(sampled(read_table(rank, "samples").to_pylist(), "proc.rss.bytes")) >= 10
     assert list(shm.glob("*/*")) == []

@@ -266,13 +266,18 @@ def test_one_in_the_place_of_a_dead_one_is_a_new_one(shm: Path, tmp_path: Path) 
 
 
 def test_a_forked_child_has_a_socket_of_its_own_once_it_records(shm: Path, tmp_path: Path) -> None:
-    fork = 'if steps == 1 and os.fork() == 0: (time.sleep(1.5), haiprof.mark("child"))'
+    fork = (
+        "if steps == 1 and os.fork() == 0: ("
+        "[time.sleep(0.01) for _ in iter(lambda: os.path.exists('GO'), True)],"
+        " haiprof.mark('child'))"
+    )
     with job(STEPS, tmp_path, "logs", each=fork) as running:
         mine = running.socket
         (child,) = map(int, _children(running.pid))
         # It has the parent's socket no more: a parent that is gone must not seem to be busy.
         assert _reason(lambda: socket_of(child))[0] == "unloaded"
         wait_for(lambda: not _sockets_of(running.pid) & _sockets_of(child))
+        (tmp_path / "GO").touch()
         path = wait_for(lambda: [p for p in sockets() if p != mine], what="the child's socket")[0]
         assert path.name == str(child)
         assert ask(path, "status")["pid"] == child
@@ -417,19 +422,18 @@ def test_a_job_that_keeps_the_interpreter_is_waited_for_and_then_named(
 ) -> None:
     # Nobody else has the interpreter's lock between the two.
     before = "import ctypes; libc = ctypes.PyDLL(None)"
-    hold = "if os.path.exists('HOLD'): (libc.unlink(b'HOLD'), libc.usleep(3_000_000))"
+    hold = "if os.path.exists('HOLD'): (libc.rename(b'HOLD', b'HELD'), libc.open(b'HELD', 0))"
+    held = tmp_path / "HELD"
     with job(STEPS, tmp_path, "logs", before=before, each=hold) as running:
-        (tmp_path / "HOLD").touch()
-        wait_for(lambda: not (tmp_path / "HOLD").exists())
-        begun = time.monotonic()
+        os.mkfifo(tmp_path / "HOLD")
+        wait_for(held.exists)
         reason, line = _reason(lambda: running.ask("stop", timeout=1.0))
         assert reason == "busy"
         assert "GIL" in line
         assert "nothing was changed" in line
-        assert time.monotonic() - begun < 2.5
+        held.open("w").close()  # until now it was kept
         # Then it works, and what was given up was not done.
         assert running.ask("status")["state"] == "recording"
-        assert time.monotonic() - begun > 1.5
     assert running.stderr == ""
 
 
