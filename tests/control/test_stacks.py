@@ -29,11 +29,15 @@ SCRIPT = f"train_{time.monotonic_ns()}.py"
 #: Never heard of haiprof.
 JOB = """
 import ctypes, os, sys, threading, time
+works, begins = os.pipe()
 
 def waits():
+    os.write(begins, b"x")
     time.sleep(600)
 
 def holds():
+    for _ in sys.argv:  # the helper, and the worker if there is one
+        os.read(works, 1)
     print("ready", flush=True)
     ctypes.PyDLL(None).sleep(600)
 
@@ -80,7 +84,7 @@ def test_a_process_that_never_heard_of_us_and_holds_the_gil(start: Start) -> Non
     assert (looked.pid, looked.problem, looked.forked_by) == (process.pid, "", None)
     main, helper = looked.threads
     assert functions(main) == ["holds", "<module>"]
-    assert [frame.line for frame in main.frames] == [9, 15]
+    assert [frame.line for frame in main.frames] == [13, 19]
     assert (main.thread, main.state, main.gil) == (process.pid, "waiting", True)
     assert main.waits_in is not None
     assert functions(helper)[0] == "waits"

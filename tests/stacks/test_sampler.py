@@ -161,7 +161,10 @@ THREADS = """
 import ctypes, threading, time
 def holds_the_gil():
     time.sleep(1)
-    ctypes.PyDLL(None).sleep(3)
+    libc = ctypes.PyDLL(None)
+    begin = time.monotonic_ns()
+    libc.sleep(3)
+    print(time.monotonic_ns() - begin, flush=True)
     time.sleep(600)
 def asleep():
     time.sleep(600)
@@ -185,6 +188,8 @@ def test_state_wait_and_gil_of_each_thread(start: Start) -> None:
         return [s for s in sampled.samples if sampled.names(s)[0] == name]
 
     wait_for(lambda: sampled.take() and len(innermost("busy")) > 20, 60)
+    assert process.stdout is not None
+    held = int(process.stdout.readline())
     sampled.end()
     # Asleep from beginning to end: one sample that went on, a new one every ten seconds. The first
     # look may have come before it slept.
@@ -192,12 +197,14 @@ def test_state_wait_and_gil_of_each_thread(start: Start) -> None:
     asleep = max(innermost("asleep"), key=lambda sample: sample.samples)
     assert (asleep.state, asleep.gil) == ("waiting", 0)
     assert asleep.samples > 20
-    assert asleep.duration == pytest.approx(asleep.samples * 1e9 / HZ, rel=0.5)
+    # A look that costs much makes a period longer.
+    assert asleep.samples * 1e9 / HZ * 0.99 <= asleep.duration
+    assert asleep.duration <= time.monotonic_ns() - asleep.time + 1e9
     assert asleep.waits_in is not None
     assert "sleep" in asleep.waits_in
     # Waiting in C code, with the GIL.
     holding = [s for s in innermost("holds_the_gil") if s.gil]
-    assert sum(s.duration for s in holding) == pytest.approx(3e9, rel=0.5)
+    assert 0.6e9 < sum(s.duration for s in holding) < held + 1e9
     assert {s.state for s in holding} >= {"waiting"}
     busy = innermost("busy")
     assert {s.thread for s in busy} == {process.pid}
@@ -285,12 +292,13 @@ def test_only_the_very_process_is_watched(start: Start) -> None:
 def test_the_end_of_a_process_loses_nothing(start: Start) -> None:
     process, layout = start(LOOP)
     sampled = Sampled(process.pid, layout, HZ)
-    time.sleep(1)
+    wait_for(lambda: sum(s.samples for s in sampled.take()) > 5, 60)
     process.kill()
     wait_for(lambda: sampled.sampler.counts(process.pid)["ended"])
     assert sampled.sampler.counts(process.pid)["problem"] == ""
     process.wait()
-    assert sum(s.samples for s in sampled.end()) > 5
+    taken = len(sampled.samples)
+    assert len(sampled.end()) > taken
     assert sampled.sampler.take(process.pid) == ([], [])
 
 
@@ -320,13 +328,17 @@ def test_functions_that_come_and_go_are_named_right(start: Start) -> None:
     """Code objects die, and others lie at their addresses."""
     process, layout = start(MAKES)
     sampled = Sampled(process.pid, layout, 200.0)
-    time.sleep(3)
+
+    def named() -> list[list[str]]:
+        return [sampled.names(s) for s in sampled.samples if s.thread == process.pid]
+
+    def made() -> list[int]:
+        return [int(names[0][5:]) for names in named() if names[0].startswith("made_")]
+
+    wait_for(lambda: sampled.take() and len(made()) > 100, 60)
     sampled.end()
-    named = [sampled.names(s) for s in sampled.samples if s.thread == process.pid]
-    made = [int(names[0][5:]) for names in named if names[0].startswith("made_")]
-    assert len(made) > 20
-    assert made == sorted(made)
-    assert all(names[-1] == "<module>" for names in named)
+    assert made() == sorted(made())
+    assert all(names[-1] == "<module>" for names in named())
 
 
 MANY = """
@@ -343,14 +355,16 @@ while True:
 
 def test_threads_that_wait_cost_a_row_each_however_many(start: Start) -> None:
     process, layout = start(MANY)
+    begun = time.monotonic()
     sampled = Sampled(process.pid, layout, HZ)
 
     def waiting() -> list[Sample]:
         return [s for s in sampled.samples if sampled.names(s)[0] == "sleeps"]
 
-    time.sleep(4)
+    # A thread that works has a row for each look; one that waits has its row when it is over.
+    wait_for(lambda: sum(s.thread == process.pid for s in sampled.take()) > 60, 60)
     sampled.end()
     assert len({s.thread for s in waiting()}) == 64
-    assert len(waiting()) < 3 * 64  # the first look may be at a thread that has not slept yet
+    # The first look may be at a thread that has not slept yet; a new row comes every ten seconds.
+    assert len(waiting()) < 64 * (3 + (time.monotonic() - begun) // 10)
     assert sum(s.samples for s in waiting()) > 64 * 20
-    assert sum(s.thread == process.pid for s in sampled.samples) > 20
