@@ -183,14 +183,15 @@ def test_loader_workers(
 ) -> None:
     model, batches = network(), loader(6, workers)
     optimizer = torch.optim.AdamW(model.parameters())
-    for _ in range(2):
+    for _ in range(5):
         train(model, optimizer, by_hand, batches)
     agree(by_hand)
     # Starting the workers is loading, too, and belongs to the first step of the epoch.
-    for first in (0, 6):
-        assert recorded.sums()[first]["dataloader"] == pytest.approx(
-            by_hand.steps[first]["dataloader"], rel=0.02, abs=1_000_000
-        )
+    firsts, found = (0, 6, 12, 18, 24), recorded.sums()
+    ours = [found[first]["dataloader"] for first in firsts]
+    # Other programs may have the processor in between, but hardly in most epochs.
+    off = [x - by_hand.steps[n]["dataloader"] for x, n in zip(ours, firsts, strict=True)]
+    assert statistics.median(map(abs, off)) <= max(0.02 * statistics.median(ours), 1_000_000)
 
 
 class Squares(Dataset):

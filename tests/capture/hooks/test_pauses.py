@@ -105,13 +105,16 @@ def test_short_pauses_are_counted_and_none_is_a_span(ring: Ring) -> None:
 
 
 def test_counts_are_recorded_four_times_a_second_at_most(ring: Ring) -> None:
-    until = time.monotonic() + 1.1
+    begun = time.monotonic()
     n = 0
-    while time.monotonic() < until:
+    while time.monotonic() < begun + 1.1:
         gc.collect(0)
         n += 1
+    gc.collect(0)  # the loop may have been held up for all of its time
+    n += 1
+    elapsed = time.monotonic() - begun
     count = len(ring.values("python.gc.count", "gen0"))
-    assert 2 <= count <= 5
+    assert 2 <= count <= 4 * elapsed + 1
     _core.phases_finish()
     _core.phases_finish()
     values = ring.values("python.gc.count", "gen0")
