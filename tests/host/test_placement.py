@@ -265,8 +265,8 @@ def test_a_pinned_thread_and_an_affinity_that_changes(busy: subprocess.Popen[str
     assert busy.stdout.readline() == "moved\n"
     time.sleep(1.5)
     # 10 s of the sampler's clock pass in some 1.5 s of the machine's.
-    seconds = (time.monotonic_ns() - begin) / SECOND
     values = {row[:3]: row[3] for row in sampler.read(begin + 10 * SECOND)}
+    seconds = (time.monotonic_ns() - begin) / SECOND
     share = values[busy.pid, "proc.cpu_node.percent", nodes[0].parent.name] * 10 / 100
     assert 0.1 < share <= seconds + 0.1
     assert values[busy.pid, "proc.cpu.percent", None] == pytest.approx(share * 10, abs=5.0)

@@ -495,17 +495,17 @@ def test_descriptors_that_are_slow_to_close_stop_nobody(place: Place, perfd: Per
 
 
 def refused_at(place: Place, path: Path | str, user: int | None = None) -> str:
-    """Ask at `path`, which must fail at once or within the second; return the line."""
+    """Ask at `path`, which must fail soon; return the line. Asked again, nobody is waited for."""
     with Reader(place, path, user=user) as reader:
         refused = reader.open()
         assert refused is not None
         assert refused.error == 13
-        assert refused.seconds < 1.5
+        assert refused.seconds < 5
         assert reader.descriptors() == []
         again = reader.open()
         assert again is not None
         assert again.line == refused.line
-        assert again.seconds < 0.1
+        assert again.seconds < 0.9
         return refused.line
 
 
