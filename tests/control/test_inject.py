@@ -501,7 +501,7 @@ def test_many_at_once(tmp_path: Path) -> None:
     def some(name: int) -> None:
         for i in range(10):
             try:
-                run_in(job.pid, mark(f"{name}.{i}"))
+                run_in(job.pid, mark(f"{name}.{i}"), timeout=60)
             except NotReachedError as error:
                 refused.append(error)
 
