@@ -99,9 +99,9 @@ def run_ranks(count: int, script: Path, *words: object, **environment: str) -> P
             )
         )
     try:
-        for job in jobs:
-            _, err = job.communicate(timeout=240)
-            assert job.returncode == 0, err
+        said = [job.communicate(timeout=240)[1] for job in jobs]
+        # Of all: the first one's error may follow from another's.
+        assert [job.returncode for job in jobs] == [0] * count, "\n".join(said)
     finally:
         for job in jobs:
             job.kill()
