@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -131,8 +132,9 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Analyzer, list[dict[s
     folder = tmp_path_factory.mktemp("collectives")
     script = folder / "train.py"
     script.write_text(JOB)
-    run = run_ranks(RANKS, script, folder)
-    wait_recorded(Path("/dev/shm"))
+    with tempfile.TemporaryDirectory(prefix="haiprof-test-", dir="/dev/shm") as rings:
+        run = run_ranks(RANKS, script, folder, HAIPROF_SHM_DIR=rings)
+        wait_recorded(Path(rings))
     said = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(RANKS)]
     return Analyzer(run), said
 
@@ -192,37 +194,50 @@ def test_ranks_agree_on_every_number(job: tuple[Analyzer, list[dict[str, Any]]])
 LATE = """
 import _haiprof_boot
 _haiprof_boot.arm()
-import time, torch
+import json, sys, time, torch
 import torch.distributed as dist
 
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
 rank, size = dist.get_rank(), dist.get_world_size()
-planted = []
+came = []
 for n in range(60):
     late = n * 7 % size
     time.sleep(0.005)
     if n % 2 and rank == late:
-        time.sleep(0.02)
-    dist.all_reduce(torch.ones(1000))
+        time.sleep(0.1)
+    ones = torch.ones(1000)
+    came.append(time.time_ns())
+    dist.all_reduce(ones)
+with open(f"{sys.argv[1]}/{rank}.json", "w") as file:
+    json.dump(came, file)
 dist.destroy_process_group()
 """
 
 
 def test_the_late_rank_is_named_in_every_planted_delay(shm: Path, tmp_path: Path) -> None:
+    """And in every other, as when a rank had no processor."""
     script = tmp_path / "train.py"
     script.write_text(LATE)
-    run = Analyzer(run_ranks(3, script, HAIPROF_STACK_HZ="100"))
+    run = Analyzer(run_ranks(3, script, tmp_path, HAIPROF_STACK_HZ="100"))
     wait_recorded(shm)
     found = run.collectives().filter(pl.col("op") == "all_reduce")
     assert found.height == 60
-    planted = [(n + 1, n * 7 % 3) for n in range(60) if n % 2]
+    came = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(3)]
     named = dict(found.select("sequence", "late_rank").rows())
-    assert sum(named[number] == rank for number, rank in planted) >= 0.95 * len(planted)
+    clear, wrong = 0, []
+    for number, times in enumerate(zip(*came, strict=True), 1):
+        *_, (second, _), (last, rank) = sorted(zip(times, range(3), strict=True))
+        if last - second > 1_000_000:
+            clear += 1
+            wrong += [number] if named[number] != rank else []
+    assert clear >= 20
+    # A rank may lose its processor between the clock and the call.
+    assert len(wrong) <= 2, wrong
     worst = run.waits().row(0, named=True)
     assert worst["operations"] > 5
-    assert worst["longest"] > 15_000_000
-    line = LATE.splitlines().index("        time.sleep(0.02)") + 1
+    assert worst["longest"] > 75_000_000
+    line = LATE.splitlines().index("        time.sleep(0.1)") + 1
     assert worst["line"] == f"<module> ({script}:{line})"
 
 

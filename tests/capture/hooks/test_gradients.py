@@ -14,7 +14,7 @@ from haiprof.analyzer import Analyzer
 pytestmark = pytest.mark.jobs
 
 RANKS, STEPS, SLOW_FROM = 3, 24, 8
-OWN_S, LATE_S = 0.03, 0.06
+OWN_S, LATE_S = 0.03, 0.3
 TRAIN = f"""
 import _haiprof_boot
 _haiprof_boot.arm()
