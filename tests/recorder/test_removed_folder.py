@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from recording import python, read_table, recorders, wait_for, wait_recorded
+from recording import python, read_table, the_recorder, wait_for, wait_recorded
 
 JOB = """
     import haiprof, os, sys
@@ -45,11 +45,12 @@ def test_the_recorder_leaves_with_the_job_and_nothing_stays_in_shared_memory(
     shm: Path, tmp_path: Path
 ) -> None:
     job = start(tmp_path, 0)
+    recorder = the_recorder(shm)
     shutil.rmtree(tmp_path / "run")
     go_on(job)
     assert job.stdout is not None
     assert job.stdout.readline() == "recorded\n"
-    assert len(recorders(shm)) == 1
+    assert the_recorder(shm) == recorder
     job.communicate("\n", timeout=60)
     wait_recorded(shm)
     assert not list(shm.glob("*/*/*.ring"))

@@ -309,10 +309,10 @@ def test_ctrl_c_on_the_process_group_does_not_end_the_recorder(shm: Path, tmp_pa
     process = python(program, str(tmp_path), stdin=subprocess.PIPE, start_new_session=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
-    before = recorders(shm)
+    before = the_recorder(shm)
     os.killpg(process.pid, signal.SIGINT)
     time.sleep(0.1)
-    assert recorders(shm) == before
+    assert the_recorder(shm) == before
     process.communicate("\n", timeout=60)
     assert process.returncode == 0
     wait_recorded(shm)
