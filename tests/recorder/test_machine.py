@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import haiprof, the_run
+from commands import UNTIL_END, haiprof, start_haiprof, the_run
 from host_trees import FILES, Node
-from recording import process_file, read_table
+from recording import process_file, read_table, wait_for
 
 from haiprof import _core
 from haiprof.common.places import Access, node_name
@@ -80,18 +80,34 @@ def test_each_recorder_and_root_reaches_the_sampler(
 
 
 def test_a_run_samples_the_node_that_it_was_given(shm: Path, tree: Node, tmp_path: Path) -> None:
-    done = haiprof(
-        "run", "--log-dir", tmp_path / "logs", "--sysfs-root", tree.sysfs.parent,
+    job = start_haiprof(
+        "run", "--log-dir", "logs", "--sysfs-root", tree.sysfs.parent,
         "--procfs-root", tree.procfs, "--basic-interval", "0.05", "--recorders", "basic",
-        "sleep", "4",
+        *UNTIL_END, cwd=tmp_path,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+
+    def values(metric: str, instance: str | None) -> list[float]:
+        rows = [
+            row
+            for folder in tmp_path.glob(f"logs/*/{node_name()}")
+            for row in read_table(folder, "samples").to_pylist()
+        ]
+        return [r["value"] for r in rows if (r["metric"], r["instance"]) == (metric, instance)]
+
+    def sampled() -> bool:
+        # The command is a process of this machine, whatever the node's /proc is.
+        wanted = (("mem.total.bytes", None), ("proc.rss.bytes", "command"))
+        return all(len(values(*each)) > 2 for each in wanted)
+
+    try:
+        wait_for(sampled, 120, "samples of the node and of the command")
+    finally:
+        (tmp_path / "END").touch()
+        _, err = job.communicate(timeout=120)
+    assert job.returncode == 0, err
     folder = the_run(tmp_path / "logs") / node_name()
     assert process_file(folder)["machine"]["numa_nodes"] == 3
-    rows = read_table(folder, "samples").to_pylist()
-    assert {r["value"] for r in rows if r["metric"] == "mem.total.bytes"} == {1000 * 1024}
-    # The command is a process of this machine, whatever the node's /proc is.
-    assert any(r["instance"] == "command" and r["metric"] == "proc.rss.bytes" for r in rows)
+    assert set(values("mem.total.bytes", None)) == {1000 * 1024}
 
 
 @pytest.mark.parametrize(
