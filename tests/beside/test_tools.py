@@ -61,7 +61,7 @@ def attachable(folder: Path, before: str = "") -> Iterator[int]:
         job.wait()
 
 
-def attach(pid: int, folder: Path, name: str, seconds: float = 0.5) -> Any:
+def attach(pid: int, folder: Path, name: str, seconds: float = 3) -> Any:
     words = ("--time", str(seconds), "--log-dir", folder / "logs", "--name", name)
     return haiprof("attach", str(pid), *words)
 
@@ -71,6 +71,7 @@ def attach(pid: int, folder: Path, name: str, seconds: float = 0.5) -> Any:
 
 def test_py_spy_sees_the_stack_of_a_job_that_is_recorded(tmp_path: Path) -> None:
     job = Recorded(tmp_path, *in_this_python(write_job(tmp_path)))
+    job.wait_sampled()
     dump = subprocess.run([PY_SPY, "dump", "-p", str(job.pid)], capture_output=True, text=True)
     done = job.finish()
     assert dump.returncode == 0, dump.stderr
