@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import termios
@@ -161,8 +162,8 @@ def test_it_leaves_at_once_and_gives_the_terminal_back(tmp_path: Path, way: str)
             screen.press("q" if way == "q" else "\x03")
         else:
             os.kill(screen.pid, signal.SIGTERM if way == "sigterm" else signal.SIGHUP)
-        assert screen.end() == 0
-        assert time.monotonic() - begun < 5
+        assert screen.end(60) == 0
+        assert time.monotonic() - begun < 8  # the next frame comes after 10 s
         assert screen.restored
         assert screen.modes() == before
         assert "interrupted" not in screen.output
@@ -288,16 +289,20 @@ def test_what_it_costs(tmp_path: Path) -> None:
         for folder in folders:
             write_live(folder, schema.SPANS, [loop(50)])
         screen.wait(steps)
-        begun, frames = _cpu(screen.pid), len(screen.frames)
-        until = time.monotonic() + 5
-        while time.monotonic() < until:
-            screen.read(0.2)
-        drawn = len(screen.frames) - frames
-        assert 3 <= drawn <= 7
+        begun, spent, seen = time.monotonic(), _cpu(screen.pid), len(screen.frames)
+        costs: list[float] = []
+        while len(costs) < 5:
+            assert time.monotonic() - begun < 60
+            assert screen.read(0.2)
+            if drawn := len(screen.frames) - seen:
+                now = _cpu(screen.pid)
+                costs += [(now - spent) / drawn] * drawn
+                spent, seen = now, seen + drawn
+        assert len(costs) <= time.monotonic() - begun + 2
         # 2 % of a core on an idle machine; this one may be anything but idle.
-        assert (_cpu(screen.pid) - begun) / drawn < 0.06
+        assert statistics.median(costs) < 0.06
 
 
 def _cpu(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    files = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(file.read_text().split()[0]) for file in files) / 1e9
