@@ -156,7 +156,7 @@ def test_flush_of_a_rank_that_is_busy_has_a_line_and_a_code_of_its_own(
         assert len(done.stdout.splitlines()) == 2
 
         os.kill(running[0].pid, signal.SIGSTOP)
-        done = haiprof("flush", "r", "--timeout", "5")
+        done = haiprof("flush", "r", "--timeout", "20")
         os.kill(running[0].pid, signal.SIGCONT)
         assert done.returncode == 3
         assert f"process {running[0].pid} does not answer" in only_line(done)
