@@ -7,6 +7,8 @@ import json
 import os
 import resource
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import perfetto_trace
@@ -14,7 +16,7 @@ import polars as pl
 import pytest
 import runs
 import traces
-from commands import haiprof, only_line, start_haiprof
+from commands import haiprof, only_line
 from recording import wait_for
 
 from haiprof.analyzer import Analyzer
@@ -158,10 +160,31 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, words: list[str]) -> None:
     run = runs.make_run(tmp_path / "run", ranks=32, steps=1000)
     (tmp_path / "place").mkdir()
     out = tmp_path / "place" / "out"
-    process = start_haiprof("export", run, "--to", "tensorboard", "-o", out, *words)
-    wait_for(lambda: any((tmp_path / "place").glob("*/out/*")), what="the first file")
+    # Whatever the machine does, it is not done before the interrupt comes.
+    program = f"""
+import sys, time
+from pathlib import Path
+from haiprof.cli.main import main
+from haiprof.export import tensorboard
+results = tensorboard.done
+def first_result(*given):
+    yield next(results(*given))
+    Path({str(tmp_path / "first")!r}).touch()
+    while True:
+        time.sleep(0.01)
+if __name__ == "__main__":
+    tensorboard.done = first_result
+    main()
+"""
+    command = [sys.executable, "-c", program, "export", run, "--to", "tensorboard", "-o", out]
+    process = subprocess.Popen(
+        [*command, *words], start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    wait_for((tmp_path / "first").exists, 120, what="the first file")
+    assert any((tmp_path / "place").glob("*/out/*"))
     os.killpg(process.pid, signal.SIGINT)
-    printed, said = process.communicate(timeout=60)
+    printed, said = process.communicate(timeout=120)
     assert (process.returncode, printed, said) == (130, "", "haiprof: interrupted\n")
     assert list((tmp_path / "place").iterdir()) == []
 
