@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from commands import haiprof, the_run
-from launched import TRAIN, nodes, ranks
+from launched import TRAIN, free_port, nodes, ranks
 from recording import wait_for, wait_recorded
 from slurm import ask, slurm
 
@@ -35,9 +34,7 @@ for step in range(int(os.environ.get("STEPS", "30"))):
 def cluster(shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The folder of a job, train.py, beside a SLURM that runs."""
     (tmp_path / "train.py").write_text(PLACE + TRAIN)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        monkeypatch.setenv("MASTER_PORT", str(free.getsockname()[1]))
+    monkeypatch.setenv("MASTER_PORT", str(free_port()))
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
