@@ -125,12 +125,12 @@ def test_output_that_cannot_be_written_ends_the_hosts(tmp_path: Path) -> None:
     script = "while echo x; do :; done"
     words = [*HAIPROF, "run", *HERE, "--log-dir", str(tmp_path), "sh", "-c", script]
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, timeout=300)
     assert done.returncode == 1
     assert "cannot forward the output of the hosts: No space left" in done.stderr
     reader = subprocess.run(
         ["bash", "-c", '"$@" | head -1; exit ${PIPESTATUS[0]}', "bash", *words],
-        capture_output=True, text=True, timeout=60,
+        capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert reader.returncode == 141
 
