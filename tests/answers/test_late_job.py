@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 from commands import haiprof, the_run
@@ -16,9 +18,10 @@ from haiprof.analyzer import Analyzer
 pytestmark = pytest.mark.jobs
 
 #: Steps of each part: as it should be, rank 1 slow, rank 2 with slow input, rank 3 with neighbours.
+#: Each rank notes of each step how long it took until it met the others, and waited for a core.
 PART = 30
 TRAIN = """
-import os, subprocess, sys, time
+import json, os, subprocess, sys, time
 from pathlib import Path
 import torch
 import torch.distributed as dist
@@ -31,7 +34,11 @@ cpus = sorted(os.sched_getaffinity(0))
 # The last rank has a core for itself.
 os.sched_setaffinity(0, cpus[-1:] if rank == 3 else cpus[:-1] or cpus)
 dist.init_process_group("gloo")
-step = 0
+step, notes = 0, []
+
+
+def now():  # and how long this thread has waited for a core so far, ns
+    return time.perf_counter_ns(), int(Path("/proc/thread-self/schedstat").read_text().split()[1])
 
 
 class Data(Dataset):
@@ -65,6 +72,7 @@ class Model(torch.nn.Module):
 
 model = torch.nn.parallel.DistributedDataParallel(Model())
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+met = now()
 for x in DataLoader(Data(), batch_size=1):
     if rank == 3 and step == 3 * PART:
         Path("busy").touch()
@@ -74,9 +82,13 @@ for x in DataLoader(Data(), batch_size=1):
         for _ in range(6):
             subprocess.run(f"({busy}) > /dev/null 2>&1 &", shell=True, check=True)
     optimizer.zero_grad()
-    model(x[0]).sum().backward()
+    loss = model(x[0]).sum()
+    notes.append([end - begin for begin, end in zip(met, now())])
+    loss.backward()
+    met = now()
     optimizer.step()
     step += 1
+Path(f"notes-{rank}").write_text(json.dumps(notes))
 dist.barrier()
 Path("busy").unlink(missing_ok=True)
 dist.destroy_process_group()
@@ -105,22 +117,34 @@ def late_ranks_are_reported(tmp_path: Path) -> None:
         (tmp_path / "busy").unlink(missing_ok=True)  # the neighbours' end
     assert done.returncode == 0, done.stderr
     analyzer = Analyzer(the_run(tmp_path / "logs"))
+    notes = [json.loads((tmp_path / f"notes-{rank}").read_text()) for rank in range(4)]
+    took, waited = np.moveaxis(np.array(notes, float), 2, 0)
     found = analyzer.imbalance()
     rows = {row["rank"]: row for row in found.head(3).rows(named=True)}
-    assert set(rows) == {1, 2, 3}, found
-    assert (rows[1]["kind"], rows[2]["kind"]) == ("compute", "input"), found
-    assert rows[3]["kind"] == "contention", found
-    assert "waited for a core" in rows[3]["evidence"]
-    assert {rank: row["part"] for rank, row in rows.items() if rank != 3} == {
-        1: "forward",
-        2: "dataloader",
-    }
+    assert {1, 2} <= set(rows), found
+    assert (rows[1]["part"], rows[2]["part"]) == ("forward", "dataloader"), found
     for rank, row in rows.items():
-        # The DataLoader fetches a batch before the step that counts it.
-        assert abs(row["since"] - rank * PART) <= 3, found
-        assert abs(row["until"] - (rank + 1) * PART) <= 3, found
-        assert row["persistent"] is (rank == 3)
-    assert rows[1]["late"] == pytest.approx(250e6, rel=0.3)
-    assert found.filter(pl.col("rank") == 3)["words"][0].startswith("Rank 3 is late by ")
+        said = slice(row["since"], row["until"] + 1)
+        beyond = took[rank] - np.median(np.delete(took, rank, 0), 0)
+        late = np.median(beyond[said])
+        assert row["late"] == pytest.approx(late, rel=0.3, abs=15e6), found
+        # Of all stretches of steps it is the one in which the rank is late, but for a few steps at
+        # its ends: the DataLoader fetches a batch before the step that counts it.
+        sums = np.concatenate(([0.0], np.cumsum(beyond - late / 2)))
+        most = (sums[1:] - np.minimum.accumulate(sums)[:-1]).max()
+        assert sums[said.stop] - sums[said.start] >= 0.8 * most, found
+        waits = waited[:, said].mean(1)
+        share = (waits[rank] - np.median(np.delete(waits, rank))) / late
+        if rank == 2:
+            assert row["kind"] == "input", found
+        elif share > 0.65:
+            assert row["kind"] == "contention", found
+            assert "waited for a core" in row["evidence"]
+        elif rank == 1 and share < 0.35:
+            assert row["kind"] == "compute", found
+    if waited[0].sum() < waited[3].sum():  # else the machine makes rank 0 as late as we do rank 3
+        assert set(rows) == {1, 2, 3}, found
+        assert {rank for rank, row in rows.items() if row["persistent"]} == {3}
+        assert found.filter(pl.col("rank") == 3)["words"][0].startswith("Rank 3 is late by ")
     findings = analyzer.findings()
     assert any(each.kind == "straggler" and each.ranks == (1,) for each in findings)
