@@ -13,9 +13,11 @@ import statistics
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from commands import start_haiprof, the_run
@@ -40,48 +42,70 @@ BURN = """
 import contextlib, json, os, sys, time
 with contextlib.suppress(PermissionError):  # it burns as much on a machine that has other work
     os.nice(-15)
-begun, spent, end = time.monotonic(), time.process_time(), time.monotonic() + float(sys.argv[1])
+end = time.monotonic() + float(sys.argv[1])
+done = [(time.time_ns(), time.process_time())]
 while time.monotonic() < end:
     busy = time.process_time() + 0.03
     while time.process_time() < busy:
         pass
+    done.append((time.time_ns(), time.process_time()))
     time.sleep(0.03)
-print(json.dumps([time.process_time() - spent, time.monotonic() - begun]))
+    done.append((time.time_ns(), time.process_time()))
+print(json.dumps(done))
 """
 
 READ = """
 import json, mmap, os, sys, time
 fd = os.open(sys.argv[2], os.O_RDONLY | os.O_DIRECT)
-buffer, done = mmap.mmap(-1, 1 << 20), 0
+buffer, read = mmap.mmap(-1, 1 << 20), 0
 begun, end = time.monotonic(), time.monotonic() + float(sys.argv[1])
+done = [(time.time_ns(), read)]
 while time.monotonic() < end:
-    done += os.preadv(fd, [buffer], done % (64 << 20))
-    time.sleep(max(0.0, begun + done / (40 << 20) - time.monotonic()))
-print(json.dumps([done, time.monotonic() - begun]))
+    read += os.preadv(fd, [buffer], read % (64 << 20))
+    done.append((time.time_ns(), read))
+    time.sleep(max(0.0, begun + read / (40 << 20) - time.monotonic()))
+print(json.dumps(done))
 """
 
 STREAM = """
 import json, mmap, sys, time
-part, done = 4 << 20, 0
+part, written = 4 << 20, 0
 begun, end = time.monotonic(), time.monotonic() + float(sys.argv[1])
+done = [(time.time_ns(), written)]
 while time.monotonic() < end:
     with mmap.mmap(-1, part) as fresh:
         fresh.madvise(mmap.MADV_NOHUGEPAGE)
         for page in range(0, part, mmap.PAGESIZE):
             fresh[page] = 1
-    done += part
-    time.sleep(max(0.0, begun + done / (80 << 20) - time.monotonic()))
-print(json.dumps([done, time.monotonic() - begun]))
+    written += part
+    done.append((time.time_ns(), written))
+    time.sleep(max(0.0, begun + written / (80 << 20) - time.monotonic()))
+print(json.dumps(done))
 """
 
 
-class Watched(NamedTuple):
-    """One neighbour: when it was there (ns UTC), what it did a second, the job's cores then."""
+@dataclass(frozen=True, eq=False)
+class Watched:
+    """One neighbour: when it was there (ns UTC); what it had done by when, and the job in CPU s."""
 
     begin: int
     end: int
-    rate: float
-    cores_of_job: float
+    done: list[tuple[int, float]]
+    of_job: list[tuple[int, float]]
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """The mean of a metric from its first to its last sample while a neighbour was there."""
+
+    first: int
+    last: int
+    mean: float
+
+    def rate(self, done: list[tuple[int, float]]) -> float:
+        """What somebody did a second in that time."""
+        begin, end = np.interp([self.first, self.last], *zip(*done, strict=True))
+        return float(end - begin) / (self.last - self.first) * 1e9
 
 
 @pytest.fixture
@@ -133,25 +157,35 @@ def beside(job: int, program: str, *arguments: str) -> Watched:
     begin = time.time_ns()
     words = [sys.executable, "-c", program, str(WATCHED), *arguments]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as neighbour:
-        # Of the job over the same time as values().
-        time.sleep(1.0)
-        first, spent = time.monotonic_ns(), cpu_seconds(job)
-        time.sleep(WATCHED - 1.5)
-        took, spent = time.monotonic_ns() - first, cpu_seconds(job) - spent
-        end = time.time_ns() + 10**9 // 2
+        of_job = []
+        while time.time_ns() < begin + WATCHED * 1e9:
+            of_job.append((time.time_ns(), cpu_seconds(job)))
+            time.sleep(0.2)
+        end = time.time_ns()
         printed, _ = neighbour.communicate()
     assert neighbour.returncode == 0
-    amount, seconds = json.loads(printed)
-    return Watched(begin, end, amount / seconds, spent / took * 1e9)
+    return Watched(begin, end, json.loads(printed), of_job)
 
 
-def values(folder: Path, metric: str, watched: Watched, instance: str | None) -> list[float]:
+def rows(folder: Path, metric: str, watched: Watched, instance: str | None) -> pa.Table:
     """Return a metric while a neighbour was there; the moments of its coming and going apart."""
     samples = read_table(folder, "samples")
     kept = (pc.field("metric") == metric) & (pc.field("time") > watched.begin + 10**9)
     kept &= pc.field("time") < watched.end - 10**9 // 2
     kept &= pc.field("instance").is_null() if instance is None else pc.field("instance") == instance
-    return samples.filter(kept).sort_by("time")["value"].to_pylist() or [0.0]
+    return samples.filter(kept).sort_by("time")
+
+
+def values(folder: Path, metric: str, watched: Watched, instance: str | None) -> list[float]:
+    return rows(folder, metric, watched, instance)["value"].to_pylist() or [0.0]
+
+
+def sampled(folder: Path, metric: str, watched: Watched, instance: str | None = None) -> Sampled:
+    found = rows(folder, metric, watched, instance)
+    times, means = found["time"].to_numpy(), found["value"].to_numpy()
+    # Each is the mean since the one before.
+    mean = np.average(means[1:], weights=np.diff(times))
+    return Sampled(int(times[0]), int(times[-1]), float(mean))
 
 
 def whole_disk(path: Path) -> str:
@@ -180,7 +214,7 @@ def test_each_neighbour_shows_in_its_own_series_and_in_no_other(
     try:
         assert job.stdout is not None
         assert job.stdout.readline().startswith("epoch 1/")
-        nobody = beside(job.pid, "import time, sys; time.sleep(float(sys.argv[1])); print([0, 1])")
+        nobody = beside(job.pid, "import time, sys; time.sleep(float(sys.argv[1])); print([])")
         burner = beside(job.pid, BURN)
         reader = beside(job.pid, READ, str(file))
         streamer = beside(job.pid, STREAM)
@@ -193,10 +227,10 @@ def test_each_neighbour_shows_in_its_own_series_and_in_no_other(
     node = next(p.parent for p in run.glob("*/process.json") if "#" not in p.parent.name)
     cores = os.cpu_count() or 1
 
-    def cores_of_others(watched: Watched) -> float:
-        whole = values(node, "cpu.util.percent", watched, None)
-        job = values(node, "proc.cpu.percent", watched, "command")
-        return (statistics.mean(whole) * cores - statistics.mean(job)) / 100
+    everybody = (nobody, burner, reader, streamer)
+    whole = {w: sampled(node, "cpu.util.percent", w) for w in everybody}
+    of_job = {w: sampled(node, "proc.cpu.percent", w, "command") for w in everybody}
+    others = {w: (whole[w].mean * cores - of_job[w].mean) / 100 for w in everybody}
 
     def change(metric: str, watched: Watched, instance: str | None = None) -> float:
         now, before = (values(node, metric, w, instance) for w in (watched, nobody))
@@ -204,37 +238,41 @@ def test_each_neighbour_shows_in_its_own_series_and_in_no_other(
 
     # Who else keeps this machine busy burns CPU and touches memory, too: what comes on top is only
     # sure where nobody does.
-    own = {nobody: 0.0, burner: burner.rate, reader: 0.0, streamer: 0.0}
-    others = {watched: cores_of_others(watched) for watched in own}
+    burnt = whole[burner].rate(burner.done)
+    own = {nobody: 0.0, burner: burnt, reader: 0.0, streamer: 0.0}
     quiet = all(others[watched] - own[watched] < 0.3 for watched in own)
 
     # The one that burns CPU: as much that is not the job's.
-    assert burner.rate > 0.1
-    assert others[burner] > burner.rate - 0.15
+    assert burnt > 0.1
+    assert others[burner] > burnt - 0.15
     if quiet:
         for watched in (burner, reader, streamer):
             more = others[watched] - others[nobody]
             assert more == pytest.approx(own[watched], abs=0.25)
 
     # The one that reads past the page cache: the disk, and not the job.
+    read = {w: sampled(node, "disk.read.bytes_per_s", w, disk) for w in everybody}
+    wanted = read[reader].rate(reader.done)
+    assert read[reader].mean > 0.9 * wanted
     for watched in (burner, reader, streamer):
-        wanted = reader.rate if watched is reader else 0.0
-        read = change("disk.read.bytes_per_s", watched, disk)
-        assert read == pytest.approx(wanted, rel=0.05, abs=2 * MIB)
+        if quiet:
+            more = read[watched].mean - read[nobody].mean
+            due = wanted if watched is reader else 0.0
+            assert more == pytest.approx(due, rel=0.05, abs=2 * MIB)
         for metric in ("io.storage_read.bytes_per_s", "io.syscall_read.bytes_per_s"):
             assert abs(change(metric, watched, "command")) < 2 * MIB
 
     # The one that streams through memory: the memory controllers.
-    written = {watched: change("dram.write.bytes_per_s", watched) for watched in own}
-    if quiet:
-        assert written[streamer] == pytest.approx(streamer.rate, rel=0.05, abs=8 * MIB)
-        assert max(abs(written[burner]), abs(written[reader])) < 8 * MIB
-    else:
-        whole = values(node, "dram.write.bytes_per_s", streamer, None)
-        assert statistics.mean(whole) > 0.9 * streamer.rate
+    written = {w: sampled(node, "dram.write.bytes_per_s", w) for w in everybody}
+    wanted = written[streamer].rate(streamer.done)
+    assert written[streamer].mean > 0.9 * wanted
+    for watched in (burner, reader, streamer) if quiet else ():
+        more = written[watched].mean - written[nobody].mean
+        due = wanted if watched is streamer else 0.0
+        assert more == pytest.approx(due, rel=0.05, abs=8 * MIB)
 
     # And what the job is seen to do is what it did, whoever was beside it.
     for watched in (burner, reader, streamer):
-        seen = statistics.mean(values(node, "proc.cpu.percent", watched, "command")) / 100
-        assert seen == pytest.approx(watched.cores_of_job, rel=0.15)
+        did = of_job[watched].rate(watched.of_job)
+        assert of_job[watched].mean / 100 == pytest.approx(did, rel=0.15)
         assert abs(change("proc.rss.bytes", watched, "command")) < 64 * MIB
