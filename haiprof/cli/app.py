@@ -429,11 +429,13 @@ def hang(
         typer.Option("--seconds", help="What lasts less is no hang, s.", min=1.0, metavar="S"),
     ] = 5.0,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    nodes: _Nodes = "",
+    hostfile: _Hostfile = "",
 ) -> None:
     """Say whether a job hangs, which rank is to blame, and what it does."""
     from haiprof.cli.hang import show_hang
 
-    raise typer.Exit(show_hang(job, seconds, json))
+    raise typer.Exit(show_hang(job, seconds, _hosts(nodes, hostfile), as_json=json))
 
 
 @app.command()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from haiprof.cli.process.console import say, spinner
 from haiprof.common.printable import printable
-from haiprof.control.hang import Doing, Seen, look_for_hang
+from haiprof.control.hang import Doing, Seen, look, verdict
 
 NOBODY: Final = 2
 NOT_ALL: Final = 3
@@ -18,21 +18,29 @@ _FRAMES: Final = 12
 _PLACES: Final = 5
 
 
-def show_hang(target: str | None, least_s: float, as_json: bool) -> int:
+def show_hang(target: str | None, least_s: float, hosts: Sequence[str], *, as_json: bool) -> int:
     """Print whether a job hangs, and why.
 
     Returns:
         The exit code: 0: it does not; 2: no such job here; 3: it does not, as far as its processes
-        could be read; 4: it hangs.
+        could be read, and hosts have answered; 4: it hangs.
     """
-    with spinner("looking at the ranks"):
-        seen = look_for_hang(target, least_s)
-    if seen is None:
-        who = (
-            "nothing is recorded on this node" if target is None else f"{target}: no such job here"
-        )
-        say(f"{who}: name a script, a pid or a task: haiprof hang JOB; see haiprof ps")
-        return NOBODY
+    complete = True
+    if hosts:
+        from haiprof.cli.hosts.hang import look_on
+
+        looked, complete = look_on(hosts, target, least_s)
+    else:
+        with spinner("looking at the ranks"):
+            looked = look(target, least_s)
+    if not looked:
+        where = "any of these hosts" if hosts else "this node"
+        who = f"nothing is recorded on {where}"
+        who = who if target is None else f"{target}: no such job on {where}"
+        if complete:
+            say(f"{who}: name a script, a pid or a task: haiprof hang JOB; see haiprof ps")
+        return NOBODY if complete else NOT_ALL
+    seen = verdict(looked)
     if as_json:
         print(json.dumps(_document(seen), indent=1))
     else:
@@ -40,7 +48,7 @@ def show_hang(target: str | None, least_s: float, as_json: bool) -> int:
             print(printable(line))
     if seen.hang is not None:
         return HANGS
-    return NOT_ALL if seen.problems else 0
+    return NOT_ALL if seen.problems or not complete else 0
 
 
 def _document(seen: Seen) -> dict[str, object]:
@@ -66,7 +74,8 @@ def lines(seen: Seen) -> list[str]:
     found = [hang.problem, f"  kind: {hang.kind}", f"  what to do: {hang.advice}"]
     for one in hang.culprits[:3]:
         if one.stack:
-            found += ["", f"rank {one.rank} (pid {one.pid}), innermost first:"]
+            where = f" on {one.host}" if one.host else ""
+            found += ["", f"rank {one.rank} (pid {one.pid}{where}), innermost first:"]
             found += [f"    {frame}" for frame in one.stack[:_FRAMES]]
             if len(one.stack) > _FRAMES:
                 found.append(f"    … {len(one.stack) - _FRAMES} more frames")

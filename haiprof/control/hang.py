@@ -18,7 +18,8 @@ from haiprof.common.frame_texts import frame_text, in_package
 from haiprof.common.process_life import process_is_alive
 from haiprof.common.wait_graph import Group, Rank, Stuck, Wait, stuck
 from haiprof.control.find import Found
-from haiprof.control.stacks import Looked, Thread, chosen, look_at, rings_of
+from haiprof.control.stacks import Looked as Stacks
+from haiprof.control.stacks import Thread, chosen, look_at, rings_of
 
 #: What lasts less is no hang, s.
 LEAST_S: Final = 5.0
@@ -45,6 +46,7 @@ class Doing:
         does: in words, after "it".
         line: of the job's own code, ``function (file:line)``; None: none is on its stack.
         stack: of its main thread, the innermost frame first.
+        host: where it runs; empty: here.
     """
 
     rank: int
@@ -53,6 +55,7 @@ class Doing:
     does: str
     line: str | None
     stack: tuple[str, ...]
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,47 @@ class Hang:
         return asdict(self)
 
 
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What was seen of one rank.
+
+    Attributes:
+        rank: its number.
+        progress: the communication that it has not ended for long; None: it is not recorded.
+        longest_s: for how long it has waited, whatever lasts; None: it does not.
+        doing: what it does.
+        world_size: how many ranks there are to be; None: the launcher did not say.
+        problem: why it could not be read; empty: it could.
+    """
+
+    rank: int
+    progress: Rank | None
+    longest_s: float | None
+    doing: Doing
+    world_size: int | None
+    problem: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON takes it."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, given: dict[str, Any], host: str) -> Looked:
+        """Return a rank of a host as :meth:`as_json` has it.
+
+        Raises:
+            TypeError: it is not one.
+            KeyError: neither.
+        """
+        progress = given["progress"]
+        if progress is not None:
+            groups = {name: Group(**one) for name, one in progress["groups"].items()}
+            progress = Rank(groups, [Wait(**one) for one in progress["waits"]])
+        doing = {**given["doing"], "stack": tuple(given["doing"]["stack"]), "host": host}
+        problem = f"{host}: {given['problem']}" if given["problem"] else ""
+        return cls(**{**given, "progress": progress, "doing": Doing(**doing), "problem": problem})
+
+
 @dataclass(slots=True)
 class Seen:
     """What was seen of a job.
@@ -99,36 +143,54 @@ class Seen:
     problems: list[str] = field(default_factory=list)
 
 
-def look_for_hang(target: str | None, least_s: float = LEAST_S) -> Seen | None:
-    """Look at a job twice and say why it hangs, if it does.
+def look(target: str | None, least_s: float = LEAST_S) -> list[Looked]:
+    """Look at the ranks of a job on this node, twice.
 
     Args:
         target: see :func:`haiprof.control.stacks.chosen`.
         least_s: what lasts less is no hang, s.
 
     Returns:
-        What was seen; None: there is no such job here.
+        Them; empty: there is no such job here.
     """
-    those = chosen(target)
-    mains = [process for process, forked_by in those if forked_by is None]
+    mains = [process for process, forked_by in chosen(target) if forked_by is None]
     if not mains:
-        return None
+        return []
     before = _waits(mains)
-    looked = look_at([(process, None) for process in mains])
+    stacks = look_at([(process, None) for process in mains])
     time.sleep(_BETWEEN_S)
     after = _waits(mains)
-    ranks = {number: _lasting(rank, before.get(number), least_s) for number, rank in after.items()}
-    seen = Seen(doing=_doing(mains, looked))
-    seen.problems = [f"{each.label}: {each.problem}" for each in looked if each.problem]
-    waits = [wait.age_s for rank in after.values() for wait in rank.waits]
+    found: dict[int, Looked] = {}
+    for process, one in zip(mains, stacks, strict=True):
+        rank = process.place.rank
+        if rank in found:
+            continue  # of several jobs; the first is the oldest
+        now = after.get(rank)
+        found[rank] = Looked(
+            rank,
+            None if now is None else _lasting(now, before.get(rank), least_s),
+            None if now is None else max((wait.age_s for wait in now.waits), default=None),
+            _doing(process, one),
+            process.place.world_size,
+            f"{one.label}: {one.problem}" if one.problem else "",
+        )
+    return list(found.values())
+
+
+def verdict(looked: Sequence[Looked]) -> Seen:
+    """Say why a job hangs, if it does, of whose ranks these are."""
+    seen = Seen({one.rank: one.doing for one in looked})
+    seen.problems = [one.problem for one in looked if one.problem]
+    waits = [one.longest_s for one in looked if one.longest_s is not None]
     seen.longest_s = max(waits, default=None)
-    sizes = {process.place.world_size for process in mains if process.place.world_size}
+    sizes = {one.world_size for one in looked if one.world_size}
     world_size = sizes.pop() if len(sizes) == 1 else None
+    ranks = {one.rank: one.progress for one in looked if one.progress is not None}
     found = stuck(ranks, world_size)
     if found is not None:
-        seen.hang = _of_waiting(found, ranks, seen.doing)
+        seen.hang = _of_waiting(found, seen.doing)
     else:
-        seen.hang = _of_stacks(seen.doing, mains, world_size)
+        seen.hang = _of_stacks(seen.doing, world_size)
     return seen
 
 
@@ -182,25 +244,16 @@ def _lasting(rank: Rank, before: Rank | None, least_s: float) -> Rank:
 # -- what a rank does ------------------------------------------------------------------------------
 
 
-def _doing(processes: Sequence[Found], looked: Sequence[Looked]) -> dict[int, Doing]:
-    found: dict[int, Doing] = {}
-    for process, one in zip(processes, looked, strict=True):
-        rank = process.place.rank
-        if rank in found:
-            continue
-        main = next((thread for thread in one.threads if thread.thread == one.pid), None)
-        if main is None:
-            state = "uninterruptible" if "uninterruptible" in one.problem else ""
-            does = (
-                "has ended"
-                if not process_is_alive(one.pid, process.start_time)
-                else one.problem or "runs no Python"
-            )
-            found[rank] = Doing(rank, one.pid, state, does, None, ())
-            continue
-        stack = tuple(frame_text(*frame) for frame in main.frames)
-        found[rank] = Doing(rank, one.pid, main.state, *_words(main), stack)
-    return found
+def _doing(process: Found, one: Stacks) -> Doing:
+    rank = process.place.rank
+    main = next((thread for thread in one.threads if thread.thread == one.pid), None)
+    if main is None:
+        state = "uninterruptible" if "uninterruptible" in one.problem else ""
+        alive = process_is_alive(one.pid, process.start_time)
+        does = (one.problem or "runs no Python") if alive else "has ended"
+        return Doing(rank, one.pid, state, does, None, ())
+    stack = tuple(frame_text(*frame) for frame in main.frames)
+    return Doing(rank, one.pid, main.state, *_words(main), stack)
 
 
 def _words(thread: Thread) -> tuple[str, str | None]:
@@ -229,7 +282,7 @@ def _words(thread: Thread) -> tuple[str, str | None]:
 # -- verdicts --------------------------------------------------------------------------------------
 
 
-def _of_waiting(found: Stuck, ranks: Mapping[int, Rank], doing: Mapping[int, Doing]) -> Hang:
+def _of_waiting(found: Stuck, doing: Mapping[int, Doing]) -> Hang:
     lasts = found.wait.age_s
     which, several = str(found.wait), len(found.waiting) > 1
     for_long = f"{_who(found.waiting)} {'have' if several else 'has'} waited for {lasts:.0f} s"
@@ -255,7 +308,7 @@ def _of_waiting(found: Stuck, ranks: Mapping[int, Rank], doing: Mapping[int, Doi
         problem = f"{_who(found.culprits).capitalize()} never came to {which}; {for_long}"
         gone = set(found.missing)
         if gone:
-            problem += f"; there is no process of {_who(tuple(sorted(gone)))} here"
+            problem += f"; no process of {_who(tuple(sorted(gone)))} was found"
         kind, advice = _why_absent(culprits)
     for one in culprits[:3]:
         problem += f"; rank {one.rank} {one.does}"
@@ -281,9 +334,7 @@ def _leaves(one: Doing) -> bool:
     return any(name in frame for frame in one.stack for name in _TEARDOWN)
 
 
-def _of_stacks(
-    doing: Mapping[int, Doing], processes: Sequence[Found], world_size: int | None
-) -> Hang | None:
+def _of_stacks(doing: Mapping[int, Doing], world_size: int | None) -> Hang | None:
     """Return why ranks wait that have no group yet, or none any more; None: they do not."""
     at_start = [
         number
@@ -297,7 +348,7 @@ def _of_stacks(
             there = tuple(doing[n] for n in absent if n in doing)
             missing = tuple(n for n in absent if n not in doing)
             problem = f"{_who(tuple(sorted(at_start))).capitalize()} wait for the others to join"
-            problem += f"; there is no process of {_who(missing)} here" if missing else ""
+            problem += f"; no process of {_who(missing)} was found" if missing else ""
             problem += "".join(f"; rank {one.rank} {one.does}" for one in there[:3])
             advice = (
                 "find out why those have not started: the launcher's log, MASTER_ADDR, the port"

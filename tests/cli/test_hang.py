@@ -55,6 +55,23 @@ def test_a_rank_that_never_comes_is_named_with_what_it_does(shm: Path, tmp_path:
     assert "naps" in text
 
 
+def test_ranks_that_wait_in_ddp_s_backward_wait_for_the_one_that_does_not(
+    shm: Path, tmp_path: Path
+) -> None:
+    program = """
+joined()
+trained()
+if RANK == 1:
+    hangs()
+    time.sleep(600)
+threading.Timer(0.5, hangs).start()
+trained()
+"""
+    with hanging(tmp_path, program, 2) as job:
+        hang = verdict(job)
+    assert (hang["kind"], hang["ranks"], hang["waiting"]) == ("rank_never_arrived", [1], [0])
+
+
 def test_a_rank_in_its_loader_and_one_that_is_stopped(shm: Path, tmp_path: Path) -> None:
     program = """
 class Data(torch.utils.data.Dataset):
@@ -155,7 +172,7 @@ def test_a_rank_that_never_starts(shm: Path, tmp_path: Path) -> None:
     with hanging(tmp_path, program, 3, started=2) as job:
         hang = verdict(job)
     assert (hang["kind"], hang["ranks"], hang["waiting"]) == ("rendezvous", [2], [0, 1])
-    assert "there is no process of rank 2" in hang["problem"]
+    assert "no process of rank 2 was found" in hang["problem"]
 
 
 def test_what_goes_on_does_not_hang(shm: Path, tmp_path: Path) -> None:
