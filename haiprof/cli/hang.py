@@ -35,10 +35,10 @@ def show_hang(target: str | None, least_s: float, hosts: Sequence[str], *, as_js
             looked = look(target, least_s)
     if not looked:
         where = "any of these hosts" if hosts else "this node"
-        who = f"nothing is recorded on {where}"
-        who = who if target is None else f"{target}: no such job on {where}"
-        if complete:
-            say(f"{who}: name a script, a pid or a task: haiprof hang JOB; see haiprof ps")
+        if complete and target is None:
+            say(f"nothing is recorded on {where}: name a script, a pid or a task: haiprof hang JOB")
+        elif complete:
+            say(f"{target}: no Python process on {where} runs it; see haiprof ps")
         return NOBODY if complete else NOT_ALL
     seen = verdict(looked)
     if as_json:

@@ -137,8 +137,16 @@ def stuck(ranks: Mapping[int, Rank], world_size: int | None = None) -> Stuck | N
     if not awaited and not any(wait.known for rank in blocked.values() for wait in rank.waits):
         return None
     if not awaited:
-        return Stuck("stalled_transfer", (), tuple(sorted(blocked)), first)
+        whole = all(
+            len(members[wait.group]) >= rank.groups[wait.group].size
+            for rank in blocked.values()
+            for wait in rank.waits
+            if wait.group is not None and wait.group in rank.groups
+        )
+        return Stuck("stalled_transfer", (), tuple(sorted(blocked)), first) if whole else None
     sinks = tuple(sorted(other for other in awaited if not edges.get(other)))
+    # Of what is not there nobody knows whether it waits for somebody.
+    sinks = tuple(other for other in sinks if other in ranks) or sinks
     if sinks:
         waiting = sorted(number for number in blocked if _reaches(number, set(sinks), edges))
         of_them = [wait for number in waiting for wait in ranks[number].waits]

@@ -306,10 +306,12 @@ def _of_waiting(found: Stuck, doing: Mapping[int, Doing]) -> Hang:
         advice = "look at the network between them: links that are down, firewalls, a switch"
     else:
         problem = f"{_who(found.culprits).capitalize()} never came to {which}; {for_long}"
-        gone = set(found.missing)
-        if gone:
-            problem += f"; no process of {_who(tuple(sorted(gone)))} was found"
         kind, advice = _why_absent(culprits)
+        if found.missing:
+            problem += f"; no process of {_who(found.missing)} was found"
+            advice = (
+                "if they run on other hosts, look there as well (--nodes); else they have ended"
+            )
     for one in culprits[:3]:
         problem += f"; rank {one.rank} {one.does}"
     return Hang(kind, problem, advice, found.culprits, found.waiting, lasts, culprits)

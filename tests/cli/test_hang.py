@@ -193,4 +193,4 @@ while True:
 def test_there_is_no_such_job(shm: Path) -> None:
     done = haiprof("hang", "no-such-job.py")
     assert done.returncode == 2
-    assert "no-such-job.py: no such job here" in only_line(done)
+    assert "no-such-job.py: no Python process on this node runs it" in only_line(done)

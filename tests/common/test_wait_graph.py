@@ -66,6 +66,15 @@ def test_where_ends_are_not_seen_only_who_has_not_come_counts() -> None:
     assert found(rank(7, asked), rank(6, wait(6, known=False)), rank(7, asked)).culprits == (1,)
 
 
+def test_with_ranks_elsewhere_nobody_knows_whether_all_have_come() -> None:
+    two = {n: rank(7, wait()) for n in range(2)}
+    assert stuck(two) is None
+    # One that is here and has not come is to blame before those of which nothing is known.
+    why = stuck({**two, 2: rank(6, size=4)}, world_size=4)
+    assert why is not None
+    assert why.culprits == (2,)
+
+
 @pytest.mark.parametrize(
     "other",
     [
@@ -119,7 +128,8 @@ def test_of_a_broadcast_only_the_root_is_waited_for() -> None:
 @given(st.lists(st.integers(5, 7), min_size=2, max_size=16))
 def test_of_one_group_those_behind_are_the_culprits(asked: list[int]) -> None:
     newest = max(asked)
-    ranks = [rank(n, *([wait(newest)] if n == newest else [])) for n in asked]
+    size = len(asked)
+    ranks = [rank(n, *([wait(newest)] if n == newest else []), size=size) for n in asked]
     why = found(*ranks)
     behind = tuple(number for number, n in enumerate(asked) if n < newest)
     assert why.culprits == behind

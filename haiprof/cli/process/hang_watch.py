@@ -1,0 +1,108 @@
+"""Watches the ranks of the command that `haiprof run` has started, and says so when they hang.
+
+Only how far their communication has come is looked at, in their rings, every few seconds; stacks
+are read once ranks have waited for long.
+
+Tests: tests/cli/test_run_hangs.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from haiprof._core import RingReader
+from haiprof.common.owned_files import Folder
+from haiprof.common.places import RING_SUFFIX, ring_dirs
+
+#: How often the rings are looked at, s; as long apart are two looks at who is to blame.
+_EVERY_S: Final = 10.0
+#: Whoever does something, or one of these, is late for this many times longer before that is a
+#: hang: evaluation, checkpoints, compilation.
+_PATIENCE: Final = 10
+_LONG_WORK: Final = (
+    "torch/serialization.py", "torch/distributed/checkpoint/", "torch/_dynamo/", "torch/_inductor/",
+    "torch/_functorch/",
+)  # fmt: skip
+#: In the run's folder; with a number from 1.
+FILE: Final = "hang-{}.json"
+
+
+class HangWatch:
+    """A thread that watches until the process ends."""
+
+    def __init__(self, pid: int, run_dir: Path, seconds: float, say: Callable[[str], None]) -> None:
+        """Begin to watch.
+
+        Args:
+            pid: of the command.
+            run_dir: where its ranks are recorded.
+            seconds: that ranks wait for one before it is a hang; 0: it never is.
+            say: takes the line for the user.
+        """
+        self._pid, self._run_dir, self._seconds, self._say = pid, run_dir, seconds, say
+        self._over = threading.Event()
+        self._reported: set[tuple[Any, ...]] = set()
+        if seconds:
+            with contextlib.suppress(RuntimeError):  # no more threads
+                threading.Thread(target=self._watch, daemon=True).start()
+
+    def end(self) -> None:
+        """Watch no longer."""
+        self._over.set()
+
+    def _watch(self) -> None:
+        every = min(_EVERY_S, self._seconds / 2)
+        while not self._over.wait(every):
+            # Whatever happens here, the command goes on.
+            with contextlib.suppress(Exception):
+                if self._longest() >= self._seconds:
+                    self._look(every)
+
+    def _longest(self) -> float:
+        """Return for how long a rank has waited, s."""
+        longest = 0.0
+        for folder in ring_dirs(self._run_dir):
+            for ring in folder.glob(f"*{RING_SUFFIX}"):
+                with contextlib.suppress(OSError, ValueError):
+                    groups, blocked = RingReader(ring).progress()
+                    pending = [
+                        one for one in groups if one["asked"] and one["done"] != one["asked"]
+                    ]
+                    ages = [one["age_s"] for one in (*pending, *blocked)]
+                    longest = max([longest, *ages])
+        return longest
+
+    def _look(self, every: float) -> None:
+        from haiprof.control.hang import look, verdict
+
+        first = verdict(look(str(self._pid), self._seconds)).hang
+        # What is not on this node may be the cause, and is not known.
+        if first is None or not (first.culprits or first.kind == "stalled_transfer"):
+            return
+        key = first.kind, first.ranks, first.problem.partition(";")[0]
+        if key in self._reported or self._over.wait(every):
+            return
+        again = verdict(look(str(self._pid), self._seconds)).hang
+        if again is None or (again.kind, again.ranks) != (first.kind, first.ranks):
+            return
+        stands = [one.stack for one in first.culprits] == [one.stack for one in again.culprits]
+        stands &= all(one.state != "running" for one in (*first.culprits, *again.culprits))
+        works = any(
+            path in frame for one in again.culprits for frame in one.stack for path in _LONG_WORK
+        )
+        late = again.kind == "rank_never_arrived" and (works or not stands)
+        if late and again.lasts_s < _PATIENCE * self._seconds:
+            return
+        self._reported.add(key)
+        number = len(self._reported)
+        document = {"format": "haiprof-hang", "version": "1.0", "hang": again.as_json()}
+        with contextlib.suppress(OSError):
+            name = FILE.format(number)
+            with Folder.at(self._run_dir).replacing(name, f"{name}.new") as file:
+                file.write(json.dumps(document, indent=1).encode())
+        self._say(f"the job hangs. {again.problem}; to do: {again.advice}")

@@ -1,0 +1,84 @@
+"""``haiprof run`` says by itself that its job hangs, once, and nothing of what is only late."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import start_haiprof
+from launched import free_port
+from recording import wait_for
+
+pytestmark = pytest.mark.jobs
+
+JOB = """
+import os, sys, time
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+def naps():
+    while not os.path.exists("END"):
+        time.sleep(0.1)
+def evaluates():
+    until = time.monotonic() + 8
+    while time.monotonic() < until:
+        torch.ones(100, 100) @ torch.ones(100, 100)
+        sum(range(1000))
+for _ in range(3):
+    dist.all_reduce(torch.ones(4))
+if dist.get_rank() == 1:
+    LATE()
+dist.all_reduce(torch.ones(4))
+dist.barrier()
+"""
+
+
+def started(folder: Path, late: str, *options: str) -> subprocess.Popen[str]:
+    (folder / "train.py").write_text(JOB.replace("LATE", late))
+    words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    words += [f"--master-port={free_port()}", "train.py"]
+    options = ("--log-dir", "logs", "--run", "r", *options)
+    return start_haiprof("run", *options, "--", *words, cwd=folder)
+
+
+def test_a_rank_that_does_nothing_is_reported_once(shm: Path, tmp_path: Path) -> None:
+    job = started(tmp_path, "naps", "--hang-after", "2")
+    try:
+        file = tmp_path / "logs/r/hang-1.json"
+        wait_for(file.exists, seconds=120, what="the report of the hang")
+    finally:
+        (tmp_path / "END").touch()
+        _, err = job.communicate(timeout=120)
+    assert job.returncode == 0, err
+    hang = json.loads(file.read_text())["hang"]
+    assert (hang["kind"], hang["ranks"], hang["waiting"]) == ("rank_never_arrived", [1], [0])
+    (line,) = [line for line in err.splitlines() if "hangs" in line]
+    assert line.startswith("haiprof: the job hangs. Rank 1 never came to all_reduce number 4")
+    assert "naps (" in line
+
+
+@pytest.mark.parametrize(("late", "after"), [("evaluates", "2"), ("naps", "0")])
+def test_what_works_or_is_not_watched_is_not_reported(
+    shm: Path, tmp_path: Path, late: str, after: str
+) -> None:
+    if late == "naps":
+        (tmp_path / "END").touch()
+    job = started(tmp_path, late, "--hang-after", after)
+    _, err = job.communicate(timeout=120)
+    assert job.returncode == 0, err
+    assert "hangs" not in err
+    assert not list((tmp_path / "logs/r").glob("hang-*"))
+
+
+def test_an_interrupted_hang_ends_as_it_should(shm: Path, tmp_path: Path) -> None:
+    job = started(tmp_path, "naps", "--hang-after", "2")
+    wait_for((tmp_path / "logs/r/hang-1.json").exists, seconds=120, what="the report of the hang")
+    os.kill(job.pid, signal.SIGINT)
+    _, err = job.communicate(timeout=120)
+    assert "the job hangs" in err
+    assert job.returncode != 0
