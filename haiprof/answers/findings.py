@@ -23,10 +23,11 @@ from haiprof.answers.recorded import RecordedAnswers
 from haiprof.findings import hardware
 from haiprof.findings.finding import Finding, ordered
 from haiprof.findings.recorded import case as case_view
-from haiprof.findings.recorded import end_rules, memory_rules, rules
+from haiprof.findings.recorded import end_rules, hang_rules, memory_rules, rules
 from haiprof.findings.recorded.doing import doing
 from haiprof.runs import ROLE_RANK, Process
 from haiprof.sources import tables
+from haiprof.sources.hangs import read_hangs
 from haiprof.views.run import collectives as collective_view
 from haiprof.views.run.overview import Summary
 
@@ -50,9 +51,22 @@ def _recorded(ranks: Ranks, records: RecordedAnswers) -> list[Finding]:
 
     case = _case(ranks, records)
     ends = end_rules.endings_of(processes, records.failure(), aligned, case.devices)
+    hangs, unread = read_hangs(ranks.run.folder)
+    ranks.note(unread)
+    stood = max((each.ledger.spent("hang") for each in case.ranks), default=0)
+    went_on = any(_last_step(each) > hangs[-1].seen_ns for each in case.ranks) if hangs else True
+    ended = records.failure() is not None and not went_on
+    hung = hang_rules.hangs_of(hangs, ended=ended, waited_ns=0 if went_on else stood)
+    # How a job that hung was ended is no cause.
+    ends = [*hung, *(() if any(one.ended for one in hung) else ends)]
     # An error of a GPU that ended the job is said with that.
     said = {finding.kind for finding in ends}
     return ordered([*ends, *(one for one in rules.findings(case) if one.kind not in said)])
+
+
+def _last_step(rank: case_view.Rank) -> int:
+    """Return when the last step of a rank ended, ns UTC."""
+    return int(rank.ledger.start[-1] + rank.ledger.duration[-1]) if len(rank.ledger.start) else 0
 
 
 def _case(ranks: Ranks, records: RecordedAnswers) -> case_view.Case:

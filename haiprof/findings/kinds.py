@@ -22,7 +22,7 @@ class Kind(NamedTuple):
 
 
 _XID: Final = "events: the driver's Xid {}"
-_HANG: Final = "named by `haiprof hang` while it lasts; not recorded"
+_HANG: Final = "`haiprof run`: what it saw while the job hung"
 
 KINDS: Final[dict[str, Kind]] = {
     # Input.
@@ -117,20 +117,22 @@ KINDS: Final[dict[str, Kind]] = {
         "needs the processes on the GPU, for which NVML keeps the driver's lock",
     ),
     "gpu_out_of_memory": Kind("the GPU's memory is full", "the exception that ended the job"),
-    "endless_kernel": Kind("a kernel that never ends", "", "", _HANG),
+    "endless_kernel": Kind(
+        "a kernel that never ends", "", "", "needs the kernel that was launched and has not ended"
+    ),
     # Progress.
     "regression": Kind("slower from some step on", "ledger: own work before and after a step"),
     "skipped_steps": Kind("steps without effect", "the GradScaler's decisions"),
     # Hangs.
-    "collective_mismatch": Kind("different collectives", "", "", _HANG),
-    "rank_never_arrived": Kind("a rank never arrives", "", "", _HANG),
-    "crossed_collectives": Kind("groups in opposite order", "", "", _HANG),
-    "unmatched_send": Kind("a send without a receive", "", "", _HANG),
-    "stalled_transfer": Kind("a transfer that does not end", "", "", _HANG),
-    "uneven_inputs": Kind("ranks have different numbers of steps", "", "", _HANG),
-    "rendezvous": Kind("a rank is missing at the start", "", "", _HANG),
-    "teardown_hang": Kind("a hang at the end", "", "", _HANG),
-    "uninterruptible": Kind("a process waits for a device", "", "", _HANG),
+    "collective_mismatch": Kind("different collectives", _HANG),
+    "rank_never_arrived": Kind("a rank never arrives", _HANG),
+    "crossed_collectives": Kind("groups in opposite order", _HANG),
+    "unmatched_send": Kind("a send without a receive", _HANG),
+    "stalled_transfer": Kind("a transfer that does not end", _HANG),
+    "uneven_inputs": Kind("ranks have different numbers of steps", _HANG),
+    "rendezvous": Kind("a rank is missing at the start", _HANG),
+    "teardown_hang": Kind("a hang at the end", _HANG),
+    "uninterruptible": Kind("a process waits for a device", _HANG),
     # Ends.
     "exception": Kind("an exception", "the end of the first process that failed"),
     "crash": Kind("a crash", "the end of the first process that failed"),

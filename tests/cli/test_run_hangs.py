@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import start_haiprof
+from commands import haiprof, start_haiprof
 from launched import free_port
 from recording import wait_for
 
@@ -82,3 +82,7 @@ def test_an_interrupted_hang_ends_as_it_should(shm: Path, tmp_path: Path) -> Non
     _, err = job.communicate(timeout=120)
     assert "the job hangs" in err
     assert job.returncode != 0
+    done = haiprof("diagnose", "logs", "--json", cwd=tmp_path)
+    first = json.loads(done.stdout)["findings"][0]
+    assert (first["kind"], first["ranks"]) == ("rank_never_arrived", [1])
+    assert "naps (" in first["line"]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -100,7 +101,12 @@ class HangWatch:
             return
         self._reported.add(key)
         number = len(self._reported)
-        document = {"format": "haiprof-hang", "version": "1.0", "hang": again.as_json()}
+        document = {
+            "format": "haiprof-hang",
+            "version": "1.0",
+            "seen_ns": time.time_ns(),
+            "hang": again.as_json(),
+        }
         with contextlib.suppress(OSError):
             name = FILE.format(number)
             with Folder.at(self._run_dir).replacing(name, f"{name}.new") as file:

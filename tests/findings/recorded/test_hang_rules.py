@@ -1,0 +1,55 @@
+"""Hangs that were seen become findings; the one that the job was ended in comes first."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import runs
+
+from haiprof import schema
+from haiprof.analyzer import Analyzer
+from haiprof.findings.kinds import KINDS
+from haiprof.findings.recorded import hang_rules
+from haiprof.sources.hangs import Hang
+
+HANG = Hang("rank_never_arrived", "Rank 1 never came", "look", (1,), (0,), 60.0, "nap (t.py:9)", 5)
+
+
+def test_each_kind_is_one_of_the_list() -> None:
+    assert set(KINDS) >= hang_rules.KINDS
+
+
+def test_the_last_hang_ended_the_job_and_lasted_as_long_as_it_stood() -> None:
+    first, last = hang_rules.hangs_of([HANG, HANG], ended=True, waited_ns=90 * runs.SECOND)
+    assert (first.ended, first.lost_ns) == (False, 60 * runs.SECOND)
+    assert (last.ended, last.lost_ns) == (True, 90 * runs.SECOND)
+    assert last.problem == "The job hung. Rank 1 never came"
+    assert (last.kind, last.ranks, last.line) == ("rank_never_arrived", (1,), "nap (t.py:9)")
+
+
+def test_a_kind_of_a_newer_version_is_left_out() -> None:
+    assert hang_rules.hangs_of([HANG._replace(kind="spell")], ended=True, waited_ns=0) == []
+
+
+@pytest.mark.parametrize("later", [True, False])
+def test_in_a_run_it_is_the_cause_of_its_end_unless_the_run_went_on(
+    tmp_path: Path, later: bool
+) -> None:
+    run = runs.make_run(tmp_path / "r", steps=400, ranks=2)
+    ending = {"kind": "failed", "exit_code": 1, "signal": "", "reason": "exception",
+              "text": "RuntimeError: timed out", "time_ns": runs.T0 + 50 * runs.SECOND,
+              "failed_ns": runs.T0 + 50 * runs.SECOND}  # fmt: skip
+    for rank in range(2):
+        runs.write_process(run, rank, world_size=2, state="died", ended=ending)
+    seen = runs.T0 + (1 if later else 30) * runs.SECOND  # the steps end before the fifth second
+    document = {**HANG._asdict(), "culprits": []}
+    (run / "hang-1.json").write_text(json.dumps({"seen_ns": seen, "hang": document}))
+    found = Analyzer(run).findings()
+    kinds = [each.kind for each in found]
+    assert "rank_never_arrived" in kinds
+    if not later:
+        assert kinds[0] == "rank_never_arrived"
+        assert "exception" not in kinds
+    assert (run / schema.RUN_FILE).exists()
