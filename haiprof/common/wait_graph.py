@@ -2,8 +2,6 @@
 
 Each rank that is blocked in a communication waits for ranks that have not come to it. Whoever is
 waited for and waits for nobody is the culprit; where all wait in a circle, the circle is.
-
-Tests: tests/common/test_wait_graph.py.
 """
 
 from __future__ import annotations

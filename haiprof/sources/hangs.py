@@ -1,7 +1,4 @@
-"""Hangs that `haiprof run` saw while a job ran, from the run's folder.
-
-Tests: tests/sources/test_hangs.py.
-"""
+"""Hangs that `haiprof run` saw while a job ran, from the run's folder."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""``haiprof hang --nodes``: the ranks of a job on several hosts, looked at for one verdict.
-
-Tests: tests/cli/hosts/test_hang.py.
-"""
+"""``haiprof hang --nodes``: the ranks of a job on several hosts, looked at for one verdict."""
 
 from __future__ import annotations
 

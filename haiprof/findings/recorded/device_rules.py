@@ -1,8 +1,6 @@
 """The GPUs: errors that their driver reports, lower clocks, a host that keeps them waiting.
 
 What a host loses is lost only as far as its GPU is idle meanwhile: see :func:`hidden`.
-
-Tests: tests/findings/recorded/test_device_rules.py.
 """
 
 from __future__ import annotations

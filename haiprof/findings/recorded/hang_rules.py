@@ -1,7 +1,4 @@
-"""Hangs that were seen while a job ran, as findings.
-
-Tests: tests/findings/recorded/test_hang_rules.py.
-"""
+"""Hangs that were seen while a job ran, as findings."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """What the counters of the machine say of its links and its memory, as findings.
 
 Nobody knows what these cost a job, so they have no time and come after what has one.
-
-Tests: tests/findings/recorded/test_machine_rules.py.
 """
 
 from __future__ import annotations
