@@ -105,9 +105,8 @@ class _Read(NamedTuple):
 def _rank(item: tuple[Process, tuple[ledger_answers.Charged, Summary | None]]) -> _Read:
     process, (charged, summary) = item
     events = read_events(process, *case_view.FACTS)
-    memory = tables.read(
-        process, schema.SAMPLES, ("time", "metric", "value"), {"metric": [memory_rules.MEMORY]}
-    )
+    metrics = [memory_rules.MEMORY, memory_rules.DEVICE_MEMORY]
+    memory = tables.read(process, schema.SAMPLES, ("time", "metric", "value"), {"metric": metrics})
     rank = case_view.Rank(
         process,
         charged.ledger,
@@ -116,9 +115,15 @@ def _rank(item: tuple[Process, tuple[ledger_answers.Charged, Summary | None]]) -
         summary,
         _facts(events.frame),
         _exchanged(process),
-        memory.frame.group_by("time").agg(pl.col("value").sum()).sort("time"),
+        *(_summed(memory.frame, metric) for metric in metrics),
     )
     return _Read(rank, [*events.problems, *memory.problems])
+
+
+def _summed(samples: pl.DataFrame, metric: str) -> pl.DataFrame:
+    """Return ``time`` and ``value`` of a metric, its instances added up."""
+    rows = samples.filter(pl.col("metric").cast(pl.String) == metric)
+    return rows.group_by("time").agg(pl.col("value").sum()).sort("time")
 
 
 def _exchanged(process: Process) -> int:

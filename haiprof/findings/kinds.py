@@ -62,7 +62,7 @@ KINDS: Final[dict[str, Kind]] = {
     "numa": Kind("memory on another NUMA node", "samples: memory and threads by NUMA node"),
     "memory_bandwidth": Kind("memory bandwidth is used up", "samples: traffic beside its peak"),
     "memory_pressure": Kind("too little memory", "samples: PSI of memory"),
-    "memory_leak": Kind("memory grows", "samples: memory of the process tree"),
+    "memory_leak": Kind("memory grows", "samples: the process tree's, and torch's on GPUs"),
     "cpu_clock": Kind("a low CPU clock", "", "", "needs the clock of a healthy run to compare"),
     # Ranks.
     "straggler": Kind(

@@ -49,6 +49,7 @@ class Rank:
         facts: attributes of its events of the kinds of :data:`FACTS`, by kind, in their order.
         exchanged: bytes that it got in all_to_all.
         memory: ``time`` and ``value`` of its memory, ns UTC and bytes.
+        device_memory: the same of the memory of its tensors on GPUs.
     """
 
     process: Process
@@ -59,6 +60,7 @@ class Rank:
     facts: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     exchanged: int = 0
     memory: pl.DataFrame = field(default_factory=lambda: pl.DataFrame())
+    device_memory: pl.DataFrame = field(default_factory=lambda: pl.DataFrame())
 
     @functools.cached_property
     def begins(self) -> Numbers:

@@ -5,8 +5,8 @@ Tests: tests/findings/recorded/test_rules.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -16,6 +16,7 @@ from haiprof.findings.finding import LEAST, Evidence, Finding
 from haiprof.findings.recorded.case import Case, Rank
 
 MEMORY: Final = "proc.rss.bytes"
+DEVICE_MEMORY: Final = "torch.allocated.bytes"
 _PRESSURE: Final = ("cgroup.psi_memory_some.percent", "psi.memory_some.percent")
 #: The first part of a run allocates what the rest of it uses.
 _WARMING: Final = 1 / 3
@@ -31,17 +32,38 @@ _HOUR: Final = 3.6e12
 
 
 def leak(_: Case, rank: Rank) -> Iterator[Finding]:
-    """Say that the memory of a rank's processes grows all the time."""
+    """Say that the memory of a rank's processes, or of its GPU's tensors, grows all the time."""
+    growth = _growth(rank, rank.memory, np.median)
+    if growth is not None:
+        yield _leak(rank, MEMORY, f"The memory of {rank.process.label}", growth)
+    # Within a step tensors come and go: what stays is the least at any time.
+    growth = _growth(rank, rank.device_memory, np.min)
+    if growth is not None:
+        yield _leak(
+            rank, DEVICE_MEMORY, f"The GPU memory of {rank.process.label}'s tensors", growth
+        )
+
+
+class _Growth(NamedTuple):
+    bytes: float
+    before: float
+    lasted_ns: float
+
+
+def _growth(
+    rank: Rank, memory: pl.DataFrame, typical: Callable[..., np.floating[Any]]
+) -> _Growth | None:
+    """Return how much memory has grown, if it did in nearly every part of the run."""
     steps = rank.ledger.start
-    if not len(steps) or rank.memory.height < _FEWEST:
-        return
-    inside = rank.memory.filter(pl.col("time").is_between(int(steps[0]), rank.ledger.end))
+    if not len(steps) or memory.height < _FEWEST:
+        return None
+    inside = memory.filter(pl.col("time").is_between(int(steps[0]), rank.ledger.end))
     inside = inside.sort("time").tail(int(inside.height * (1 - _WARMING)))
     if inside.height < _FEWEST // 2:
-        return
+        return None
     # The last sample may be of a process that ends.
     time, value = inside["time"].to_numpy()[:-1], inside["value"].to_numpy()[:-1]
-    parts = [float(np.median(each)) for each in np.array_split(value, min(_PARTS, len(value)))]
+    parts = [float(typical(each)) for each in np.array_split(value, min(_PARTS, len(value)))]
     growth = parts[-1] - parts[0]
     rises = np.diff(parts) > 0.3 * growth / len(parts)
     if (
@@ -49,18 +71,22 @@ def leak(_: Case, rank: Rank) -> Iterator[Finding]:
         or growth < max(_LEAST_BYTES, _LEAST_SHARE * parts[0])
         or np.sum(~rises) > _FLAT
     ):
-        return
+        return None
     lasted = float(time[-1] - time[0]) * (len(parts) - 1) / len(parts)
-    an_hour = growth / lasted * _HOUR
-    yield Finding(
+    return _Growth(growth, parts[0], lasted)
+
+
+def _leak(rank: Rank, metric: str, what: str, growth: _Growth) -> Finding:
+    an_hour = growth.bytes / growth.lasted_ns * _HOUR
+    return Finding(
         kind="memory_leak",
-        problem=f"The memory of {rank.process.label} grows all the time, by {size(growth)} in "
-        f"{lasted / 1e9:.0f} s ({size(an_hour)} an hour)",
+        problem=f"{what} grows all the time, by {size(growth.bytes)} in "
+        f"{growth.lasted_ns / 1e9:.0f} s ({size(an_hour)} an hour)",
         advice="look for what keeps references: losses added up with their graphs, growing lists, "
         "caches without a limit",
         ranks=rank.numbers,
         confidence=0.8,
-        evidence=(Evidence("samples", MEMORY, growth, "bytes", parts[0]),),
+        evidence=(Evidence("samples", metric, growth.bytes, "bytes", growth.before),),
         command="haiprof report",
     )
 

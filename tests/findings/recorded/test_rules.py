@@ -395,6 +395,16 @@ def test_memory_that_grows_all_the_time() -> None:
         assert kinds(rank(life(), torch_lines(100), memory=memory(flat))) == []
 
 
+def test_tensors_that_stay_on_the_gpu_are_a_leak_and_those_that_come_and_go_are_none() -> None:
+    def tensors(grow: float) -> pl.DataFrame:
+        return memory([2000 + grow * n + (6000 if n % 3 else 0) for n in range(100)])
+
+    (finding,) = found(rank(life(), torch_lines(100), device_memory=tensors(10)))
+    assert finding.kind == "memory_leak"
+    assert finding.problem.startswith("The GPU memory of rank 0's tensors grows all the time, by ")
+    assert kinds(rank(life(), torch_lines(100), device_memory=tensors(0))) == []
+
+
 def test_pressure_on_memory() -> None:
     one = rank(life(), torch_lines(100), summary=stats(memory=30))
     assert kinds(one) == ["memory_pressure"]
