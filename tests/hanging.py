@@ -68,7 +68,7 @@ def hanging(folder: Path, program: str, ranks: int, started: int | None = None) 
     """
     (folder / "hang.py").write_text(PREAMBLE + program)
     environment = {
-        **recorded(folder / "logs", run="r"),
+        **recorded(folder / "logs", run=folder.name),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port()),
         "WORLD_SIZE": str(ranks),

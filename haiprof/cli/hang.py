@@ -8,7 +8,7 @@ from typing import Final
 
 from haiprof.cli.process.console import say, spinner
 from haiprof.common.printable import printable
-from haiprof.control.hang import Doing, Seen, look, verdict
+from haiprof.control.hang import Doing, Seen, by_run, look, verdict
 
 NOBODY: Final = 2
 NOT_ALL: Final = 3
@@ -40,21 +40,24 @@ def show_hang(target: str | None, least_s: float, hosts: Sequence[str], *, as_js
         elif complete:
             say(f"{target}: no Python process on {where} runs it; see haiprof ps")
         return NOBODY if complete else NOT_ALL
-    seen = verdict(looked)
+    jobs = {run: verdict(ranks) for run, ranks in by_run(looked).items()}
     if as_json:
-        print(json.dumps(_document(seen), indent=1))
+        documents = [_document(run, seen) for run, seen in jobs.items()]
+        form = {"format": "haiprof-hang", "version": "1.0", "jobs": documents}
+        print(json.dumps(form, indent=1))
     else:
-        for line in lines(seen):
-            print(printable(line))
-    if seen.hang is not None:
+        for number, (run, seen) in enumerate(jobs.items()):
+            heading = [*([""] if number else []), f"{run or 'not recorded'}:"]
+            for line in [*(heading if len(jobs) > 1 else []), *lines(seen)]:
+                print(printable(line))
+    if any(seen.hang is not None for seen in jobs.values()):
         return HANGS
-    return NOT_ALL if seen.problems or not complete else 0
+    return 0 if complete and not any(seen.problems for seen in jobs.values()) else NOT_ALL
 
 
-def _document(seen: Seen) -> dict[str, object]:
+def _document(run: str, seen: Seen) -> dict[str, object]:
     return {
-        "format": "haiprof-hang",
-        "version": "1.0",
+        "run": run,
         "hang": None if seen.hang is None else seen.hang.as_json(),
         "longest_wait_s": seen.longest_s,
         "problems": seen.problems,

@@ -90,6 +90,7 @@ class Looked:
     """What was seen of one rank.
 
     Attributes:
+        run: its name; empty: it is not recorded.
         rank: its number.
         progress: the communication that it has not ended for long; None: it is not recorded.
         longest_s: for how long it has waited, whatever lasts; None: it does not.
@@ -98,6 +99,7 @@ class Looked:
         problem: why it could not be read; empty: it could.
     """
 
+    run: str
     rank: int
     progress: Rank | None
     longest_s: float | None
@@ -160,25 +162,37 @@ def look(target: str | None, least_s: float = LEAST_S) -> list[Looked]:
     stacks = look_at([(process, None) for process in mains])
     time.sleep(_BETWEEN_S)
     after = _waits(mains)
-    found: dict[int, Looked] = {}
+    found = []
     for process, one in zip(mains, stacks, strict=True):
-        rank = process.place.rank
-        if rank in found:
-            continue  # of several jobs; the first is the oldest
-        now = after.get(rank)
-        found[rank] = Looked(
-            rank,
-            None if now is None else _lasting(now, before.get(rank), least_s),
-            None if now is None else max((wait.age_s for wait in now.waits), default=None),
-            _doing(process, one),
-            process.place.world_size,
-            f"{one.label}: {one.problem}" if one.problem else "",
+        run, now = after.get(process.pid, ("", None))
+        _, earlier = before.get(process.pid, ("", None))
+        found.append(
+            Looked(
+                run,
+                process.place.rank,
+                None if now is None else _lasting(now, earlier, least_s),
+                None if now is None else max((wait.age_s for wait in now.waits), default=None),
+                _doing(process, one),
+                process.place.world_size,
+                f"{one.label}: {one.problem}" if one.problem else "",
+            )
         )
-    return list(found.values())
+    return found
+
+
+def by_run(looked: Sequence[Looked]) -> dict[str, list[Looked]]:
+    """Return the ranks of each run; those that are not recorded yet are of the only one."""
+    runs = {one.run for one in looked if one.run}
+    only = runs.pop() if len(runs) == 1 else ""
+    found: dict[str, dict[int, Looked]] = {}
+    for one in looked:
+        # Of two processes of one rank the first is the oldest.
+        found.setdefault(one.run or only, {}).setdefault(one.rank, one)
+    return {run: list(ranks.values()) for run, ranks in found.items()}
 
 
 def verdict(looked: Sequence[Looked]) -> Seen:
-    """Say why a job hangs, if it does, of whose ranks these are."""
+    """Say why a job hangs, if it does; these are its ranks, as :func:`by_run` gives them."""
     seen = Seen({one.rank: one.doing for one in looked})
     seen.problems = [one.problem for one in looked if one.problem]
     waits = [one.longest_s for one in looked if one.longest_s is not None]
@@ -194,13 +208,13 @@ def verdict(looked: Sequence[Looked]) -> Seen:
     return seen
 
 
-def _waits(processes: Sequence[Found]) -> dict[int, Rank]:
-    """Return how far each rank is."""
-    found: dict[int, Rank] = {}
+def _waits(processes: Sequence[Found]) -> dict[int, tuple[str, Rank]]:
+    """Return the run of each process that is recorded, and how far it is."""
+    found: dict[int, tuple[str, Rank]] = {}
     for process in processes:
         reader = next(rings_of(process), None)
         if reader is not None:
-            found[process.place.rank] = _progress(reader)
+            found[process.pid] = reader.header["run"], _progress(reader)
     return found
 
 

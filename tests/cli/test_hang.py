@@ -22,7 +22,8 @@ def verdict(job: Job) -> dict[str, Any]:
     def found() -> dict[str, Any] | None:
         done = haiprof("hang", job.script, "--seconds", "1", "--json")
         assert done.returncode in (0, 3, 4), done.stderr
-        hang: dict[str, Any] | None = json.loads(done.stdout)["hang"]
+        (only,) = json.loads(done.stdout)["jobs"]
+        hang: dict[str, Any] | None = only["hang"]
         assert (hang is not None) == (done.returncode == 4)
         return hang
 
@@ -188,6 +189,32 @@ while True:
         done = haiprof("hang", job.script)
     assert done.returncode == 0, done.stdout
     assert done.stdout.startswith("Nothing hangs: ")
+
+
+def test_each_job_of_a_node_has_a_verdict_of_its_own(shm: Path, tmp_path: Path) -> None:
+    goes_on = """
+joined()
+trained()
+hangs()
+while True:
+    sum_up()
+    time.sleep(0.05)
+"""
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    with hanging(tmp_path / "a", NEVER, 2), hanging(tmp_path / "b", goes_on, 2):
+
+        def found() -> list[Any] | None:
+            done = haiprof("hang", "--seconds", "1", "--json")
+            jobs: list[Any] = json.loads(done.stdout)["jobs"]
+            return jobs if done.returncode == 4 else None
+
+        jobs = wait_for(found, seconds=60, what="a verdict")
+        text = haiprof("hang", "--seconds", "1").stdout
+    hangs = {job["run"]: job["hang"] for job in jobs}
+    assert hangs["b"] is None
+    assert hangs["a"]["ranks"] == [1]
+    assert {"a:", "b:"} <= set(text.splitlines())
 
 
 def test_there_is_no_such_job(shm: Path) -> None:

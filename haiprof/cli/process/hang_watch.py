@@ -14,11 +14,14 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from haiprof._core import RingReader
 from haiprof.common.owned_files import Folder
 from haiprof.common.places import RING_SUFFIX, ring_dirs
+
+if TYPE_CHECKING:
+    from haiprof.control.hang import Hang
 
 #: How often the rings are looked at, s; as long apart are two looks at who is to blame.
 _EVERY_S: Final = 10.0
@@ -78,17 +81,20 @@ class HangWatch:
                     longest = max([longest, *ages])
         return longest
 
-    def _look(self, every: float) -> None:
-        from haiprof.control.hang import look, verdict
+    def _hang(self) -> Hang | None:
+        from haiprof.control.hang import by_run, look, verdict
 
-        first = verdict(look(str(self._pid), self._seconds)).hang
+        return verdict(by_run(look(str(self._pid), self._seconds)).get(self._run_dir.name, ())).hang
+
+    def _look(self, every: float) -> None:
+        first = self._hang()
         # What is not on this node may be the cause, and is not known.
         if first is None or not (first.culprits or first.kind == "stalled_transfer"):
             return
         key = first.kind, first.ranks, first.problem.partition(";")[0]
         if key in self._reported or self._over.wait(every):
             return
-        again = verdict(look(str(self._pid), self._seconds)).hang
+        again = self._hang()
         if again is None or (again.kind, again.ranks) != (first.kind, first.ranks):
             return
         stands = [one.stack for one in first.culprits] == [one.stack for one in again.culprits]

@@ -48,7 +48,7 @@ def test_a_host_that_does_not_answer_leaves_the_answer_open(cluster: Cluster) ->
 def looked(rank: int, asked: int, *waits: Wait) -> Looked:
     progress = Rank({"0": Group("0", 3, asked, "all_reduce", 4, "fp32")}, waits)
     doing = Doing(rank, 100 + rank, "waiting", "sleeps, at nap (/job/t.py:9)", None, ("nap",))
-    return Looked(rank, progress, None, doing, 3)
+    return Looked("r", rank, progress, None, doing, 3)
 
 
 def test_what_hosts_say_is_one_verdict() -> None:
