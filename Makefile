@@ -13,7 +13,7 @@ demo: $(VENV)/installed  ## train a small network under haiprof and write a repo
 	$(BIN)/haiprof run --log-dir demo --report -- $(BIN)/python examples/train_digits.py
 
 # Four files at a time, each test of a file after the other: most of them wait for programs.
-TESTS := $(BIN)/pytest -n 4 --dist loadfile
+TESTS := $(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder
 # The files with a marker: to collect all tests takes each worker as long as some of these.
 marked = $(shell grep -rlE '$(1)' tests --include='test_*.py')
 

@@ -2,7 +2,10 @@
 
 import os
 import sys
+from pathlib import Path
+from typing import Final
 
+import pytest
 from fixtures import away_from_the_checkout, native_build, shm
 from hypothesis import settings
 from real_data import (
@@ -33,3 +36,18 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # How long an example takes says how busy the machine is.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+#: Folders of tests that mostly wait for programs. With several workers they begin: at the end of a
+#: run one worker would wait for the last of them, and the others have nothing to do.
+_WAITING: Final = ("stacks", "control", "capture", "cli", "gpu", "recorder", "beside", "fuzz")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Have the tests of those folders come first."""
+    here = Path(__file__).parent
+
+    def place(item: pytest.Item) -> int:
+        folder = item.path.relative_to(here).parts[0] if here in item.path.parents else ""
+        return _WAITING.index(folder) if folder in _WAITING else len(_WAITING)
+
+    items.sort(key=place)
