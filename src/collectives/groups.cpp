@@ -28,15 +28,15 @@ ring::GroupProgress* Group::progress() noexcept {
   const std::uint32_t generation = ring::generation() + 1;
   if (generation_.load(std::memory_order_acquire) != generation) {
     // Of two threads that are first one may leave a place behind, which nobody writes.
-    progress_.store(ring::add_group(name_, size_), std::memory_order_relaxed);
+    progress_.store(ring::add_group(name_, size_), std::memory_order_release);
     generation_.store(generation, std::memory_order_release);
   }
-  return progress_.load(std::memory_order_relaxed);
+  return progress_.load(std::memory_order_acquire);
 }
 
 void Group::leave_progress() noexcept {
   if (generation_.load(std::memory_order_acquire) != ring::generation() + 1) return;
-  ring::GroupProgress* const place = progress_.exchange(nullptr, std::memory_order_relaxed);
+  ring::GroupProgress* const place = progress_.exchange(nullptr, std::memory_order_acq_rel);
   if (place != nullptr) place->size.store(0, std::memory_order_release);
 }
 
