@@ -32,6 +32,8 @@ _LONG_WORK: Final = (
     "torch/serialization.py", "torch/distributed/checkpoint/", "torch/_dynamo/", "torch/_inductor/",
     "torch/_functorch/",
 )  # fmt: skip
+#: A wait is looked at again when it has lasted so many times longer.
+_LATER: Final = 1.3
 #: In the run's folder; with a number from 1.
 FILE: Final = "hang-{}.json"
 
@@ -50,6 +52,8 @@ class HangWatch:
         """
         self._pid, self._run_dir, self._seconds, self._say = pid, run_dir, seconds, say
         self._over = threading.Event()
+        #: For how long ranks must have waited before stacks are read, s.
+        self._due = seconds
         self._reported: set[tuple[Any, ...]] = set()
         if seconds:
             with contextlib.suppress(RuntimeError):  # no more threads
@@ -64,7 +68,12 @@ class HangWatch:
         while not self._over.wait(every):
             # Whatever happens here, the command goes on.
             with contextlib.suppress(Exception):
-                if self._longest() >= self._seconds:
+                longest = self._longest()
+                if longest < self._seconds:
+                    self._due = self._seconds
+                elif longest >= self._due:
+                    # Whoever waits for an evaluation to end is not looked at all along.
+                    self._due = longest * _LATER
                     self._look(every)
 
     def _longest(self) -> float:
