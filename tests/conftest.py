@@ -1,6 +1,8 @@
 """What all tests share."""
 
+import contextlib
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Final
@@ -32,6 +34,12 @@ sys.dont_write_bytecode = False
 # Each of the hundreds of programs that tests start would start a thread per core for algebra that
 # none of them does.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# A shell that starts the tests in the background has Ctrl-C ignored, and so have the programs that
+# they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    with contextlib.suppress(ValueError):  # not on the main thread
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes says how busy the machine is.
 settings.register_profile("untimed", deadline=None)
