@@ -57,8 +57,8 @@ def _recorded(ranks: Ranks, records: RecordedAnswers) -> list[Finding]:
     went_on = any(_last_step(each) > hangs[-1].seen_ns for each in case.ranks) if hangs else True
     ended = records.failure() is not None and not went_on
     hung = hang_rules.hangs_of(hangs, ended=ended, waited_ns=0 if went_on else stood)
-    # How a job that hung was ended is no cause.
-    ends = [*hung, *(() if any(one.ended for one in hung) else ends)]
+    # How a job that hung was ended comes after that.
+    ends = [*hung, *ends]
     # An error of a GPU that ended the job is said with that.
     said = {finding.kind for finding in ends}
     return ordered([*ends, *(one for one in rules.findings(case) if one.kind not in said)])

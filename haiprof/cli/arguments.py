@@ -20,7 +20,7 @@ from haiprof.options import HOST_RECORDERS, OPTIONS, Option, Options
 _REPORT: Final = "report"
 _REPORT_MEANING: Final = "write report.html into the run's folder afterwards"
 _HANG_AFTER: Final = "hang_after"
-_HANG_MEANING: Final = "seconds that ranks wait for one before stderr says why; 0 for never"
+_HANG_MEANING: Final = "seconds that ranks may wait for another before stderr says why; 0 for never"
 #: Seconds.
 HANG_AFTER: Final = 60.0
 #: What may stand behind the script as well.

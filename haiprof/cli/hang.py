@@ -95,7 +95,8 @@ def _places(doing: Mapping[int, Doing]) -> list[str]:
     found = []
     for does, numbers in rows[:_PLACES]:
         named = ", ".join(map(str, numbers[:8])) + ("…" if len(numbers) > 8 else "")
-        found.append(f"{'ranks' if len(numbers) > 1 else 'rank'} {named}: {does}")
+        who = f"ranks {named}: each" if len(numbers) > 1 else f"rank {named}:"
+        found.append(f"{who} {does}")
     if len(rows) > _PLACES:
         found.append(f"… and {len(rows) - _PLACES} other places")
     return found

@@ -7,16 +7,17 @@ waited for and waits for nobody is the culprit; where all wait in a circle, the 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 MESSAGES: Final = ("send", "recv")
-#: In these every rank gives the root something, or gets something from it; nobody else is waited
-#: for.
+#: In these all wait for the root first.
 _FROM_ROOT: Final = ("broadcast", "scatter")
 #: In these all ranks put in as many elements.
-_EQUAL: Final = ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter")
+_EQUAL: Final = ("all_reduce", "reduce", "broadcast", "reduce_scatter")
+#: A job of more is none.
+MOST_RANKS: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class Wait:
         """Return it as it is named in a sentence."""
         where = "" if self.group is None else f" of group {self.group}"
         if self.operation in MESSAGES:
-            other = "" if self.peer is None else f" {_TO[self.operation]} its rank {self.peer}"
+            other = "" if self.peer is None else f" {_TO[self.operation]} rank {self.peer}"
             return f"{self.operation}{other}{where}"
         return f"{self.operation} number {self.sequence}{where}"
 
@@ -114,7 +115,7 @@ class Stuck:
 
 
 def stuck(ranks: Mapping[int, Rank], world_size: int | None = None) -> Stuck | None:
-    """Return why ranks of a job wait; None: none waits.
+    """Return why ranks of a job wait; None: none waits, or for whom is not known.
 
     Args:
         ranks: those whose progress is known.
@@ -123,39 +124,59 @@ def stuck(ranks: Mapping[int, Rank], world_size: int | None = None) -> Stuck | N
     blocked = {number: rank for number, rank in ranks.items() if rank.waits}
     if not blocked:
         return None
-    members = _members(ranks, world_size)
-    first = max(
-        (wait for rank in blocked.values() for wait in rank.waits), key=lambda wait: wait.age_s
-    )
     different = _mismatch(ranks, blocked)
     if different is not None:
         return different
+    members = _members(ranks, world_size)
     edges = {number: _awaited(number, rank, ranks, members) for number, rank in blocked.items()}
     awaited = {other for others in edges.values() for other in others}
-    if not awaited and not any(wait.known for rank in blocked.values() for wait in rank.waits):
-        return None
     if not awaited:
-        whole = all(
-            len(members[wait.group]) >= rank.groups[wait.group].size
-            for rank in blocked.values()
-            for wait in rank.waits
-            if wait.group is not None and wait.group in rank.groups
-        )
-        return Stuck("stalled_transfer", (), tuple(sorted(blocked)), first) if whole else None
-    sinks = tuple(sorted(other for other in awaited if not edges.get(other)))
+        return _stalled(ranks, blocked, members)
+    # A rank that waits for one of which nothing is known is not to blame.
+    waits_elsewhere = {
+        number for number, rank in blocked.items()
+        if not edges[number] and any(wait.known for wait in rank.waits)
+    }  # fmt: skip
+    ends = {other for other in awaited if not edges.get(other)}
+    sinks = tuple(sorted(ends - waits_elsewhere))
     # Of what is not there nobody knows whether it waits for somebody.
     sinks = tuple(other for other in sinks if other in ranks) or sinks
     if sinks:
         waiting = sorted(number for number in blocked if _reaches(number, set(sinks), edges))
-        of_them = [wait for number in waiting for wait in ranks[number].waits]
-        longest = max(of_them, key=lambda wait: wait.age_s)
+        led = [wait for number in waiting for wait in edges[number].values()]
+        longest = max(led, key=lambda wait: wait.age_s)
         missing = tuple(number for number in sinks if number not in ranks)
         return Stuck("rank_never_arrived", sinks, tuple(waiting), longest, missing=missing)
+    if ends:
+        return None
     circle = _circle(edges)
-    asked = {number: str(ranks[number].waits[0]) for number in circle}
-    messages = all(ranks[number].waits[0].operation in MESSAGES for number in circle)
+    within = {number: _wait_within(edges[number], circle) for number in circle}
+    asked = {number: str(wait) for number, wait in within.items()}
+    messages = all(wait.operation in MESSAGES for wait in within.values())
     kind = "unmatched_send" if messages else "crossed_collectives"
-    return Stuck(kind, circle, tuple(sorted(blocked)), first, asked)
+    longest = max(within.values(), key=lambda wait: wait.age_s)
+    return Stuck(kind, circle, tuple(sorted(blocked)), longest, asked)
+
+
+def _wait_within(edges: Mapping[int, Wait], circle: Sequence[int]) -> Wait:
+    return next(wait for other, wait in edges.items() if other in circle)
+
+
+def _stalled(
+    ranks: Mapping[int, Rank], blocked: Mapping[int, Rank], members: Mapping[str, Sequence[int]]
+) -> Stuck | None:
+    """Return that a transfer stands, if all ranks are known to have come to it."""
+    waits = [wait for rank in blocked.values() for wait in rank.waits if wait.known]
+    whole = [
+        wait for wait in waits
+        if wait.group is not None and wait.operation not in MESSAGES
+        and _complete(wait.group, ranks, members)
+        and all(_arrived(ranks.get(other), wait) for other in members[wait.group])
+    ]  # fmt: skip
+    if not waits or len(whole) < len(waits):
+        return None
+    longest = max(whole, key=lambda wait: wait.age_s)
+    return Stuck("stalled_transfer", (), tuple(sorted(blocked)), longest)
 
 
 def _members(ranks: Mapping[int, Rank], world_size: int | None) -> dict[str, list[int]]:
@@ -167,11 +188,19 @@ def _members(ranks: Mapping[int, Rank], world_size: int | None) -> dict[str, lis
     for number in sorted(ranks):
         for name in ranks[number].groups:
             members.setdefault(name, []).append(number)
-    for name, those in members.items():
-        size = max(ranks[number].groups[name].size for number in those)
-        if world_size is not None and size == world_size:
+    for name in members:
+        if world_size == _size(name, ranks) <= MOST_RANKS:
             members[name] = list(range(world_size))
     return members
+
+
+def _size(name: str, ranks: Mapping[int, Rank]) -> int:
+    return max(rank.groups[name].size for rank in ranks.values() if name in rank.groups)
+
+
+def _complete(name: str, ranks: Mapping[int, Rank], members: Mapping[str, Sequence[int]]) -> bool:
+    """Say whether all ranks of a group are known."""
+    return name in members and len(members[name]) == _size(name, ranks)
 
 
 def _mismatch(ranks: Mapping[int, Rank], blocked: Mapping[int, Rank]) -> Stuck | None:
@@ -184,7 +213,7 @@ def _mismatch(ranks: Mapping[int, Rank], blocked: Mapping[int, Rank]) -> Stuck |
     }
     for (name, sequence), wait in sorted(waits.items(), key=lambda one: -one[1].age_s):
         asked = {
-            number: _described(group)
+            number: _described(group, with_sizes=wait.known)
             for number, rank in ranks.items()
             if name is not None
             and (group := rank.groups.get(name)) is not None
@@ -203,11 +232,11 @@ def _mismatch(ranks: Mapping[int, Rank], blocked: Mapping[int, Rank]) -> Stuck |
     return None
 
 
-def _described(group: Group) -> str:
+def _described(group: Group, *, with_sizes: bool) -> str:
     text = group.operation
-    if group.operation in _EQUAL and group.elements:
+    if with_sizes and group.operation in _EQUAL and group.elements:
         text += f" of {group.elements} elements"
-    if group.type is not None and group.operation in _EQUAL:
+    if with_sizes and group.type is not None and group.operation in _EQUAL:
         text += f" of {group.type}"
     if group.root is not None:
         text += f", root {group.root}"
@@ -216,19 +245,28 @@ def _described(group: Group) -> str:
 
 def _awaited(
     number: int, rank: Rank, ranks: Mapping[int, Rank], members: Mapping[str, Sequence[int]]
-) -> set[int]:
-    """Return the ranks that a blocked one waits for."""
-    found: set[int] = set()
+) -> dict[int, Wait]:
+    """Return the ranks that a blocked one waits for, each with the longest wait for it."""
+    found: dict[int, Wait] = {}
     for wait in rank.waits:
-        those = members.get(wait.group or "", ())
-        if wait.peer is not None and (wait.operation in MESSAGES or wait.operation in _FROM_ROOT):
-            if wait.peer < len(those):
-                those = [those[wait.peer]]
-            elif wait.operation in MESSAGES:
+        name = wait.group or ""
+        those = members.get(name, ())
+        if wait.operation in MESSAGES:
+            # Numbers in a group say who that is only if all of it is known.
+            if wait.peer is None or not _complete(name, ranks, members):
                 continue
+            those = those[wait.peer : wait.peer + 1]
+        elif wait.operation in _FROM_ROOT and wait.peer is not None:
+            root = those[wait.peer : wait.peer + 1] if _complete(name, ranks, members) else ()
+            late = [other for other in root if not _arrived(ranks.get(other), wait)]
+            those = late or those
         for other in those:
-            if other != number and not _arrived(ranks.get(other), wait):
-                found.add(other)
+            there = ranks.get(other)
+            # What may have ended long ago is no wait for those that nothing is known of.
+            if not wait.known and (there is None or name not in there.groups):
+                continue
+            if other != number and not _arrived(there, wait):
+                found.setdefault(other, wait)
     return found
 
 
@@ -240,7 +278,7 @@ def _arrived(rank: Rank | None, wait: Wait) -> bool:
     return group is not None and group.asked >= wait.sequence
 
 
-def _reaches(start: int, those: set[int], edges: Mapping[int, Iterable[int]]) -> bool:
+def _reaches(start: int, those: set[int], edges: Mapping[int, Mapping[int, Wait]]) -> bool:
     seen: set[int] = set()
     ahead = [start]
     while ahead:
@@ -253,9 +291,9 @@ def _reaches(start: int, those: set[int], edges: Mapping[int, Iterable[int]]) ->
     return False
 
 
-def _circle(edges: Mapping[int, set[int]]) -> tuple[int, ...]:
-    """Return the ranks of a circle; there is one, since each of them waits for another one."""
-    at = min(edges)
+def _circle(edges: Mapping[int, Mapping[int, Wait]]) -> tuple[int, ...]:
+    """Return the ranks of a circle; there is one, since whoever is waited for waits, too."""
+    at = min(other for others in edges.values() for other in others)
     path: list[int] = []
     while at not in path:
         path.append(at)

@@ -16,7 +16,7 @@ from typing import Any, Final
 from haiprof import _core
 from haiprof.common.frame_texts import frame_text, in_package
 from haiprof.common.process_life import process_is_alive
-from haiprof.common.wait_graph import Group, Rank, Stuck, Wait, stuck
+from haiprof.common.wait_graph import MOST_RANKS, Group, Rank, Stuck, Wait, stuck
 from haiprof.control.find import Found
 from haiprof.control.stacks import Looked as Stacks
 from haiprof.control.stacks import Thread, chosen, look_at, rings_of
@@ -46,6 +46,7 @@ class Doing:
         does: in words, after "it".
         line: of the job's own code, ``function (file:line)``; None: none is on its stack.
         stack: of its main thread, the innermost frame first.
+        lasts: whether it was there a second before, too.
         host: where it runs; empty: here.
     """
 
@@ -55,6 +56,7 @@ class Doing:
     does: str
     line: str | None
     stack: tuple[str, ...]
+    lasts: bool = False
     host: str = ""
 
 
@@ -158,12 +160,12 @@ def look(target: str | None, least_s: float = LEAST_S) -> list[Looked]:
     mains = [process for process, forked_by in chosen(target) if forked_by is None]
     if not mains:
         return []
-    before = _waits(mains)
-    stacks = look_at([(process, None) for process in mains])
+    those = [(process, None) for process in mains]
+    before, earlier_stacks = _waits(mains), look_at(those)
     time.sleep(_BETWEEN_S)
-    after = _waits(mains)
+    after, stacks = _waits(mains), look_at(those)
     found = []
-    for process, one in zip(mains, stacks, strict=True):
+    for process, then, one in zip(mains, earlier_stacks, stacks, strict=True):
         run, now = after.get(process.pid, ("", None))
         _, earlier = before.get(process.pid, ("", None))
         found.append(
@@ -172,7 +174,7 @@ def look(target: str | None, least_s: float = LEAST_S) -> list[Looked]:
                 process.place.rank,
                 None if now is None else _lasting(now, earlier, least_s),
                 None if now is None else max((wait.age_s for wait in now.waits), default=None),
-                _doing(process, one),
+                _doing(process, one, lasts=_stack(then) == _stack(one)),
                 process.place.world_size,
                 f"{one.label}: {one.problem}" if one.problem else "",
             )
@@ -258,16 +260,23 @@ def _lasting(rank: Rank, before: Rank | None, least_s: float) -> Rank:
 # -- what a rank does ------------------------------------------------------------------------------
 
 
-def _doing(process: Found, one: Stacks) -> Doing:
-    rank = process.place.rank
-    main = next((thread for thread in one.threads if thread.thread == one.pid), None)
+def _main(one: Stacks) -> Thread | None:
+    return next((thread for thread in one.threads if thread.thread == one.pid), None)
+
+
+def _stack(one: Stacks) -> tuple[str, ...]:
+    main = _main(one)
+    return () if main is None else tuple(frame_text(*frame) for frame in main.frames)
+
+
+def _doing(process: Found, one: Stacks, *, lasts: bool) -> Doing:
+    rank, main = process.place.rank, _main(one)
     if main is None:
         state = "uninterruptible" if "uninterruptible" in one.problem else ""
         alive = process_is_alive(one.pid, process.start_time)
         does = (one.problem or "runs no Python") if alive else "has ended"
         return Doing(rank, one.pid, state, does, None, ())
-    stack = tuple(frame_text(*frame) for frame in main.frames)
-    return Doing(rank, one.pid, main.state, *_words(main), stack)
+    return Doing(rank, one.pid, main.state, *_words(main), _stack(one), lasts)
 
 
 def _words(thread: Thread) -> tuple[str, str | None]:
@@ -338,7 +347,7 @@ def _why_absent(culprits: Sequence[Doing]) -> tuple[str, str]:
         return "stopped", "find out who stopped it, and continue it (kill -CONT)"
     if states == {"uninterruptible"}:
         return "uninterruptible", "look at that file system or device, and the node's kernel log"
-    ended = any(_leaves(one) for one in culprits)
+    ended = any(_is_in(one, _TEARDOWN) for one in culprits)
     if ended or any("has ended" in one.does for one in culprits):
         return "uneven_inputs", (
             "give all ranks as many batches (drop_last, DistributedSampler), or join() them"
@@ -346,38 +355,44 @@ def _why_absent(culprits: Sequence[Doing]) -> tuple[str, str]:
     return "rank_never_arrived", "look at what that rank does instead: haiprof stacks"
 
 
-def _leaves(one: Doing) -> bool:
-    return any(name in frame for frame in one.stack for name in _TEARDOWN)
+def _is_in(one: Doing, functions: Sequence[str]) -> bool:
+    """Say whether a rank stays in one of these functions."""
+    names = (frame.partition(" (")[0].rpartition(".")[2] for frame in one.stack)
+    return one.lasts and any(name in functions for name in names)
 
 
 def _of_stacks(doing: Mapping[int, Doing], world_size: int | None) -> Hang | None:
     """Return why ranks wait that have no group yet, or none any more; None: they do not."""
-    at_start = [
-        number
-        for number, one in doing.items()
-        if any(f in s for s in one.stack for f in _RENDEZVOUS)
-    ]
-    at_end = [number for number, one in doing.items() if _leaves(one)]
-    if at_start and world_size is not None:
+    at_start = sorted(number for number, one in doing.items() if _is_in(one, _RENDEZVOUS))
+    at_end = sorted(number for number, one in doing.items() if _is_in(one, _TEARDOWN))
+    if at_start and world_size is not None and world_size <= MOST_RANKS:
         absent = tuple(n for n in range(world_size) if n not in at_start)
         if absent:
             there = tuple(doing[n] for n in absent if n in doing)
             missing = tuple(n for n in absent if n not in doing)
-            problem = f"{_who(tuple(sorted(at_start))).capitalize()} wait for the others to join"
+            problem = f"{_who(at_start).capitalize()} {_wait(at_start)} for the others to join"
             problem += f"; no process of {_who(missing)} was found" if missing else ""
             problem += "".join(f"; rank {one.rank} {one.does}" for one in there[:3])
             advice = (
                 "find out why those have not started: the launcher's log, MASTER_ADDR, the port"
             )
-            return Hang("rendezvous", problem, advice, absent, tuple(sorted(at_start)), 0.0, there)
+            return Hang("rendezvous", problem, advice, absent, tuple(at_start), 0.0, there)
     if at_end and len(at_end) < len(doing):
         rest = tuple(sorted(n for n in doing if n not in at_end))
         there = tuple(doing[n] for n in rest)
-        problem = f"{_who(tuple(sorted(at_end))).capitalize()} wait at the end of the job"
+        problem = f"{_who(at_end).capitalize()} {_wait(at_end)} at the end of the job"
         problem += "".join(f"; rank {one.rank} {one.does}" for one in there[:3])
         advice = "have all ranks leave together: a barrier() before destroy_process_group()"
-        return Hang("teardown_hang", problem, advice, rest, tuple(sorted(at_end)), 0.0, there)
+        return Hang("teardown_hang", problem, advice, rest, tuple(at_end), 0.0, there)
     return None
+
+
+def _are(numbers: Sequence[int]) -> str:
+    return "is" if len(numbers) == 1 else "are"
+
+
+def _wait(numbers: Sequence[int]) -> str:
+    return "waits" if len(numbers) == 1 else "wait"
 
 
 def _number(wait: Wait) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -11,7 +10,9 @@ from typing import Any, Final, NamedTuple
 from haiprof.common.owned_files import Folder
 from haiprof.sources.own import LATEST_NS, readable
 
-_NAME: Final = re.compile(r"hang-(\d{1,4})\.json")
+_NAME: Final = re.compile(r"hang-[\w.-]{1,200}\.json")
+#: No job waits for longer, s.
+_LASTS: Final = 1e9
 #: More of one run than anybody reads.
 _MOST: Final = 32
 _LONGEST: Final = 4000
@@ -48,12 +49,10 @@ def read_hangs(run: Path) -> tuple[list[Hang], list[str]]:
     problems: list[str] = []
     try:
         folder = Folder.at(run)
-        named = [
-            (int(found[1]), name) for name in folder.names() if (found := _NAME.fullmatch(name))
-        ]
+        named = [name for name in folder.names() if _NAME.fullmatch(name)]
     except OSError:
         return [], []
-    for _, name in sorted(named)[:_MOST]:
+    for name in sorted(named)[:_MOST]:
         try:
             document = json.loads(folder.read(name))
             hangs.append(_hang(document["hang"], document["seen_ns"]))
@@ -61,14 +60,14 @@ def read_hangs(run: Path) -> tuple[list[Hang], list[str]]:
             problems.append(f"{run / name}: cannot be read ({error.strerror})")
         except (ValueError, KeyError, TypeError, RecursionError):
             problems.append(f"{run / name}: is no report of a hang that this version can read")
-    return hangs, problems
+    return sorted(hangs, key=lambda hang: hang.seen_ns), problems
 
 
 def _hang(given: dict[str, Any], seen_ns: Any) -> Hang:
     culprits = given["culprits"]
     line = culprits[0]["line"] if culprits else None
     lasts = given["lasts_s"]
-    if type(lasts) not in (int, float) or not 0 <= lasts < math.inf:
+    if type(lasts) not in (int, float) or not 0 <= lasts <= _LASTS:
         raise ValueError(lasts)
     if type(seen_ns) is not int or not 0 <= seen_ns < LATEST_NS:
         raise ValueError(seen_ns)

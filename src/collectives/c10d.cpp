@@ -152,8 +152,11 @@ void note_asked(const Asked& asked, bool sees_ends) noexcept {
 
 void note_done(const Asked& asked) noexcept {
   ring::GroupProgress* const to = asked.group != nullptr ? asked.group->progress() : nullptr;
-  if (to == nullptr || to->done.load(std::memory_order_relaxed) >= asked.sequence) return;
-  to->done.store(asked.sequence, std::memory_order_relaxed);
+  if (to == nullptr) return;
+  std::uint64_t done = to->done.load(std::memory_order_relaxed);
+  while (done < asked.sequence &&
+         !to->done.compare_exchange_weak(done, asked.sequence, std::memory_order_relaxed)) {
+  }
 }
 
 std::uint32_t place_of(Group* group) noexcept {
@@ -178,7 +181,9 @@ class Call {
   Call& operator=(const Call&) = delete;
   ~Call() {
     current = nullptr;
-    if (!returned_) record(asked_, ring::now_ticks(), 0, ring::kCallOnly | ring::kFailed);
+    if (returned_) return;
+    if (!is_message_) note_done(asked_);
+    record(asked_, ring::now_ticks(), 0, ring::kCallOnly | ring::kFailed);
   }
 
   // A work of gloo goes to its threads.
@@ -241,6 +246,8 @@ void Call::returned(void* work) noexcept {
   // A message of gloo ends where it is waited for.
   const bool ends_later = kind_ == gloo && is_message_ && work != nullptr;
   if (ends_later && state().in_flight.add(work, asked_)) return;
+  // Of this one nobody will see the end.
+  if (!is_message_) note_done(asked_);
   record(asked_, ring::now_ticks(), 0, ring::kCallOnly);
 }
 

@@ -46,11 +46,14 @@ def started(folder: Path, late: str, *options: str) -> subprocess.Popen[str]:
     return start_haiprof("run", *options, "--", *words, cwd=folder)
 
 
+def reports(folder: Path) -> list[Path]:
+    return list((folder / "logs/r").glob("hang-*.json"))
+
+
 def test_a_rank_that_does_nothing_is_reported_once(shm: Path, tmp_path: Path) -> None:
     job = started(tmp_path, "naps", "--hang-after", "2")
     try:
-        file = tmp_path / "logs/r/hang-1.json"
-        wait_for(file.exists, seconds=120, what="the report of the hang")
+        (file,) = wait_for(lambda: reports(tmp_path), seconds=120, what="the report of the hang")
     finally:
         (tmp_path / "END").touch()
         _, err = job.communicate(timeout=120)
@@ -72,12 +75,12 @@ def test_what_works_or_is_not_watched_is_not_reported(
     _, err = job.communicate(timeout=120)
     assert job.returncode == 0, err
     assert "hangs" not in err
-    assert not list((tmp_path / "logs/r").glob("hang-*"))
+    assert not reports(tmp_path)
 
 
 def test_an_interrupted_hang_ends_as_it_should(shm: Path, tmp_path: Path) -> None:
     job = started(tmp_path, "naps", "--hang-after", "2")
-    wait_for((tmp_path / "logs/r/hang-1.json").exists, seconds=120, what="the report of the hang")
+    wait_for(lambda: reports(tmp_path), seconds=120, what="the report of the hang")
     os.kill(job.pid, signal.SIGINT)
     _, err = job.communicate(timeout=120)
     assert "the job hangs" in err

@@ -22,13 +22,13 @@ def report(folder: Path, number: int = 1, seen_ns: Any = 5, **changes: Any) -> P
 
 def test_hangs_are_read_in_their_order(tmp_path: Path) -> None:
     for number in (10, 2, 1):
-        report(tmp_path, number, lasts_s=number)
-    (tmp_path / "hang-x.json").write_text("{")
+        report(tmp_path, number, seen_ns=number, lasts_s=number)
+    (tmp_path / "hang.json").write_text("{")
     hangs, problems = read_hangs(tmp_path)
     assert [hang.lasts_s for hang in hangs] == [1, 2, 10]
     assert problems == []
     assert hangs[0].line == "nap (/job/t.py:9)"
-    assert (hangs[0].ranks, hangs[0].waiting, hangs[0].seen_ns) == ((1,), (0, 2), 5)
+    assert (hangs[0].ranks, hangs[0].waiting, hangs[0].seen_ns) == ((1,), (0, 2), 1)
 
 
 def test_without_any_there_are_none(tmp_path: Path) -> None:
@@ -45,6 +45,8 @@ def test_without_any_there_are_none(tmp_path: Path) -> None:
         {"ranks": [True]},
         {"lasts_s": "long"},
         {"lasts_s": float("inf")},
+        {"lasts_s": 10**400},
+        {"lasts_s": 1e300},
         {"culprits": [5]},
         {"culprits": [{"line": 5}]},
         {"seen_ns": "now"},

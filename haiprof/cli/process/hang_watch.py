@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from haiprof._core import RingReader
 from haiprof.common.owned_files import Folder
-from haiprof.common.places import RING_SUFFIX, ring_dirs
+from haiprof.common.places import RING_SUFFIX, node_name, ring_dirs
 
 if TYPE_CHECKING:
     from haiprof.control.hang import Hang
@@ -30,12 +31,17 @@ _EVERY_S: Final = 10.0
 _PATIENCE: Final = 10
 _LONG_WORK: Final = (
     "torch/serialization.py", "torch/distributed/checkpoint/", "torch/_dynamo/", "torch/_inductor/",
-    "torch/_functorch/",
+    "torch/_functorch/", "subprocess.py", "multiprocessing/", "concurrent/futures/", "socket.py",
+    "ssl.py", "shutil.py",
 )  # fmt: skip
-#: A wait is looked at again when it has lasted so many times longer.
-_LATER: Final = 1.3
-#: In the run's folder; with a number from 1.
-FILE: Final = "hang-{}.json"
+#: In these no rank does anything that could take so long; all others may be late.
+_CERTAIN: Final = ("collective_mismatch", "crossed_collectives", "unmatched_send", "stopped")
+#: Ranks come and go apart, with all kinds of work between.
+_NEVER: Final = ("rendezvous", "teardown_hang")
+#: A wait is looked at again when it has lasted longer by this share of it.
+_LATER: Final = 0.3
+#: In the run's folder: of which node, which `haiprof run`, and a number from 1.
+FILE: Final = "hang-{}-{}-{}.json"
 
 
 class HangWatch:
@@ -73,7 +79,7 @@ class HangWatch:
                     self._due = self._seconds
                 elif longest >= self._due:
                     # Whoever waits for an evaluation to end is not looked at all along.
-                    self._due = longest * _LATER
+                    self._due = longest + min(longest * _LATER, _PATIENCE * self._seconds)
                     self._look(every)
 
     def _longest(self) -> float:
@@ -98,7 +104,9 @@ class HangWatch:
     def _look(self, every: float) -> None:
         first = self._hang()
         # What is not on this node may be the cause, and is not known.
-        if first is None or not (first.culprits or first.kind == "stalled_transfer"):
+        if first is None or first.kind in _NEVER:
+            return
+        if not first.culprits and first.kind != "stalled_transfer":
             return
         key = first.kind, first.ranks, first.problem.partition(";")[0]
         if key in self._reported or self._over.wait(every):
@@ -111,7 +119,7 @@ class HangWatch:
         works = any(
             path in frame for one in again.culprits for frame in one.stack for path in _LONG_WORK
         )
-        late = again.kind == "rank_never_arrived" and (works or not stands)
+        late = again.kind not in _CERTAIN and (works or not stands)
         if late and again.lasts_s < _PATIENCE * self._seconds:
             return
         self._reported.add(key)
@@ -123,7 +131,7 @@ class HangWatch:
             "hang": again.as_json(),
         }
         with contextlib.suppress(OSError):
-            name = FILE.format(number)
+            name = FILE.format(node_name(), os.getpid(), number)
             with Folder.at(self._run_dir).replacing(name, f"{name}.new") as file:
                 file.write(json.dumps(document, indent=1).encode())
         self._say(f"the job hangs. {again.problem}; to do: {again.advice}")

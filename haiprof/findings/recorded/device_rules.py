@@ -113,7 +113,10 @@ def _slow_clock(case: Case, device: Device) -> Finding | None:
         problem = f"{device.label} ran at lower clocks {percent(slowed[1])} of the time, {why}"
         evidence = Evidence("samples", slowed[0], slowed[1], "share", _SLOWED)
     elif lower >= _SLOWER and _others(case, device):
-        kind, why = _beside_others(case, device)
+        beside = _beside_others(case, device)
+        if beside is None:
+            return None
+        kind, why = beside
         problem = f"{device.label} runs at {percent(1 - lower)} of the other GPUs' clock{why}"
         evidence = Evidence("samples", gpu_clocks.CAPPED, own.capped, "share", _CAPPED)
     else:
@@ -161,16 +164,19 @@ def _usual(case: Case, device: Device) -> float | None:
     return None if own is None else own.free_hertz
 
 
-def _beside_others(case: Case, device: Device) -> tuple[str, str]:
-    """Return the kind of a GPU that is slower than others, and the end of the sentence."""
+def _beside_others(case: Case, device: Device) -> tuple[str, str] | None:
+    """Return the kind of a GPU that is slower than others, and the end of the sentence.
+
+    None: it is kept within a power limit that the others have, too, where the clock follows the
+    work.
+    """
     limits = [each.power_limit_w for each in _others(case, device)]
     known = [watts for watts in limits if watts is not None]
     own = device.power_limit_w
     if own is not None and known and own < (1 - _LOWER) * statistics.median(known):
         return "gpu_power", f": it may draw {own:.0f} W, they {statistics.median(known):.0f} W"
-    capped = device.clocks.capped if device.clocks is not None else 0.0
-    if capped >= _CAPPED:
-        return "gpu_power", ", kept down by its power limit"
+    if device.clocks is not None and device.clocks.capped >= _CAPPED:
+        return None
     return "gpu_clock", ", and no reason for that is reported"
 
 

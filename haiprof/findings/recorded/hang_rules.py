@@ -33,7 +33,7 @@ def hangs_of(hangs: Sequence[Hang], *, ended: bool, waited_ns: int) -> list[Find
         found.append(
             Finding(
                 kind=hang.kind,
-                problem=f"The job hung. {hang.problem}",
+                problem=f"Ranks stood still. {hang.problem}",
                 advice=hang.advice,
                 ranks=hang.ranks,
                 lost_ns=max(lost, waited_ns) if last else lost,

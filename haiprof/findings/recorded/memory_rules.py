@@ -22,6 +22,8 @@ _PRESSURE: Final = ("cgroup.psi_memory_some.percent", "psi.memory_some.percent")
 _WARMING: Final = 1 / 3
 #: Parts of the rest in which memory must grow, and how many of them may not.
 _PARTS, _FLAT = 6, 1
+#: Samples of a GPU's memory in a part, whose least is what stays.
+_OF_DEVICE: Final = 10
 #: Growth of less than this in all, or this share, may be caches that fill.
 _LEAST_BYTES: Final = 64 << 20
 _LEAST_SHARE: Final = 0.10
@@ -33,11 +35,11 @@ _HOUR: Final = 3.6e12
 
 def leak(_: Case, rank: Rank) -> Iterator[Finding]:
     """Say that the memory of a rank's processes, or of its GPU's tensors, grows all the time."""
-    growth = _growth(rank, rank.memory, np.median)
+    growth = _growth(rank, rank.memory, np.median, 1, _FLAT)
     if growth is not None:
         yield _leak(rank, MEMORY, f"The memory of {rank.process.label}", growth)
     # Within a step tensors come and go: what stays is the least at any time.
-    growth = _growth(rank, rank.device_memory, np.min)
+    growth = _growth(rank, rank.device_memory, np.min, _OF_DEVICE, 0)
     if growth is not None:
         yield _leak(
             rank, DEVICE_MEMORY, f"The GPU memory of {rank.process.label}'s tensors", growth
@@ -51,9 +53,21 @@ class _Growth(NamedTuple):
 
 
 def _growth(
-    rank: Rank, memory: pl.DataFrame, typical: Callable[..., np.floating[Any]]
+    rank: Rank,
+    memory: pl.DataFrame,
+    typical: Callable[..., np.floating[Any]],
+    fewest: int,
+    flat: int,
 ) -> _Growth | None:
-    """Return how much memory has grown, if it did in nearly every part of the run."""
+    """Return how much memory has grown, if it did in nearly every part of the run.
+
+    Args:
+        rank: whose.
+        memory: ``time`` and ``value``.
+        typical: the value of a part.
+        fewest: samples in each part.
+        flat: parts in which it may not grow.
+    """
     steps = rank.ledger.start
     if not len(steps) or memory.height < _FEWEST:
         return None
@@ -63,13 +77,16 @@ def _growth(
         return None
     # The last sample may be of a process that ends.
     time, value = inside["time"].to_numpy()[:-1], inside["value"].to_numpy()[:-1]
-    parts = [float(typical(each)) for each in np.array_split(value, min(_PARTS, len(value)))]
+    pieces = np.array_split(value, min(_PARTS, len(value)))
+    if min(map(len, pieces)) < fewest:
+        return None
+    parts = [float(typical(each)) for each in pieces]
     growth = parts[-1] - parts[0]
     rises = np.diff(parts) > 0.3 * growth / len(parts)
     if (
         time[-1] - time[0] < _LASTS
         or growth < max(_LEAST_BYTES, _LEAST_SHARE * parts[0])
-        or np.sum(~rises) > _FLAT
+        or np.sum(~rises) > flat
     ):
         return None
     lasted = float(time[-1] - time[0]) * (len(parts) - 1) / len(parts)

@@ -152,7 +152,7 @@ _MAKES_LATE: Final = (
     "cpu_neighbour", "too_many_threads", "blocking_checkpoint", "recompilation",
 )  # fmt: skip
 #: A GPU with a fault makes its rank late in whatever phase it waits for it.
-_OF_DEVICE: Final = ("gpu_thermal", "gpu_power", "gpu_clock", "gpu_ecc", "gpu_row_remap", "nvlink")
+_OF_DEVICE: Final = ("gpu_thermal", "gpu_power", "gpu_clock")
 #: Kinds of findings about what a function does.
 _OF_LINES: Final = ("host_code", "logging", "blocking_checkpoint")
 #: Kinds of findings about a rank that others wait for.
@@ -162,5 +162,6 @@ _IN_TURNS: Final = ("uneven_lengths", "pipeline_bubble")
 #: What is worth a sentence on a late rank, too.
 _OF_THEIR_OWN: Final = (
     *_LATE, *_OF_DEVICE, "memory_leak", "stopped", "allocator", "gpu_lost", "gsp_timeout",
+    "gpu_ecc", "gpu_row_remap", "nvlink",
     "illegal_access",
 )  # fmt: skip

@@ -183,7 +183,6 @@ def test_a_gpu_alone_without_a_fault_is_not_blamed(own: Clocks | None) -> None:
     ("own", "limit", "kind", "why"),
     [
         (clocks(1485 * MHZ), 700.0, "gpu_clock", ", and no reason for that is reported"),
-        (clocks(1485 * MHZ, capped=0.9), 700.0, "gpu_power", ", kept down by its power limit"),
         (clocks(1485 * MHZ, capped=0.9), 500.0, "gpu_power", ": it may draw 500 W, they 700 W"),
     ],
 )
@@ -195,6 +194,12 @@ def test_a_gpu_slower_than_its_like_is_named_with_the_reason(
     assert (finding.kind, finding.ranks) == (kind, (3,))
     assert finding.problem == f"gpu3 of n0 runs at 75 % of the other GPUs' clock{why}"
     assert finding.share == pytest.approx(0.25 * 0.9)
+
+
+def test_a_gpu_that_draws_as_much_as_the_others_may_has_other_work() -> None:
+    several = [device(n, clocks=clocks(capped=1.0)) for n in range(3)]
+    several.append(device(3, clocks=clocks(1485 * MHZ, capped=1.0)))
+    assert found(*(on_gpu(n) for n in range(4)), devices=several) == []
 
 
 @pytest.mark.parametrize("name", ["H100", "A100"])
