@@ -193,15 +193,24 @@ def by_run(looked: Sequence[Looked]) -> dict[str, list[Looked]]:
     return {run: list(ranks.values()) for run, ranks in found.items()}
 
 
-def verdict(looked: Sequence[Looked]) -> Seen:
-    """Say why a job hangs, if it does; these are its ranks, as :func:`by_run` gives them."""
+def verdict(looked: Sequence[Looked], *, known: bool = False) -> Seen:
+    """Say why a job hangs, if it does; these are its ranks, as :func:`by_run` gives them.
+
+    Args:
+        looked: the ranks of one job.
+        known: only by waits that have not ended for certain.
+    """
     seen = Seen({one.rank: one.doing for one in looked})
     seen.problems = [one.problem for one in looked if one.problem]
     waits = [one.longest_s for one in looked if one.longest_s is not None]
     seen.longest_s = max(waits, default=None)
     sizes = {one.world_size for one in looked if one.world_size}
     world_size = sizes.pop() if len(sizes) == 1 else None
-    ranks = {one.rank: one.progress for one in looked if one.progress is not None}
+    ranks = {
+        one.rank: Rank(one.progress.groups, [w for w in one.progress.waits if w.known or not known])
+        for one in looked
+        if one.progress is not None
+    }
     found = stuck(ranks, world_size)
     if found is not None:
         seen.hang = _of_waiting(found, seen.doing)

@@ -89,9 +89,8 @@ class HangWatch:
             for ring in folder.glob(f"*{RING_SUFFIX}"):
                 with contextlib.suppress(OSError, ValueError):
                     groups, blocked = RingReader(ring).progress()
-                    pending = [
-                        one for one in groups if one["asked"] and one["done"] != one["asked"]
-                    ]
+                    # Where ends are not seen, what was asked for last may have ended long ago.
+                    pending = [one for one in groups if one["done"] not in (None, one["asked"])]
                     ages = [one["age_s"] for one in (*pending, *blocked)]
                     longest = max([longest, *ages])
         return longest
@@ -99,7 +98,8 @@ class HangWatch:
     def _hang(self) -> Hang | None:
         from haiprof.control.hang import by_run, look, verdict
 
-        return verdict(by_run(look(str(self._pid), self._seconds)).get(self._run_dir.name, ())).hang
+        ranks = by_run(look(str(self._pid), self._seconds)).get(self._run_dir.name, ())
+        return verdict(ranks, known=True).hang
 
     def _look(self, every: float) -> None:
         first = self._hang()

@@ -71,3 +71,10 @@ def test_what_hosts_say_is_one_verdict() -> None:
     hang = verdict(ranks[:1]).hang
     assert hang is not None
     assert "no process of ranks 1, 2 was found" in hang.problem
+
+
+def test_by_itself_only_what_has_not_ended_for_certain_counts() -> None:
+    wait = Wait("0", 7, "all_reduce", age_s=60.0, known=False)
+    ranks = [looked(0, 7, wait), looked(1, 6), looked(2, 7, wait)]
+    assert verdict(ranks).hang is not None
+    assert verdict(ranks, known=True).hang is None
