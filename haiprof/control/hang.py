@@ -339,8 +339,12 @@ def _of_waiting(found: Stuck, doing: Mapping[int, Doing]) -> Hang:
     else:
         problem = f"{_who(found.culprits).capitalize()} never came to {which}; {for_long}"
         kind, advice = _why_absent(culprits)
-        if found.missing:
-            problem += f"; no process of {_who(found.missing)} was found"
+        unrecorded = [number for number in found.missing if number in doing]
+        missing = [number for number in found.missing if number not in doing]
+        if unrecorded:
+            problem += f"; {_who(unrecorded)} {_are(unrecorded)} not recorded, and may have come"
+        if missing:
+            problem += f"; no process of {_who(missing)} was found"
             advice = (
                 "if they run on other hosts, look there as well (--nodes); else they have ended"
             )

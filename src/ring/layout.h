@@ -11,7 +11,7 @@
 //            ├──────────────────────────────────────────────┤  super.counter_offset
 //            │ Counter[counter_count]   sums that only grow  │  a page of its own
 //            ├──────────────────────────────────────────────┤  super.progress_offset
-//            │ GroupProgress[…], Blocked[…]  as it is now    │  a page of its own
+//            │ GroupProgress[…], Blocked[…]  as it is now    │  pages of their own
 //            ├──────────────────────────────────────────────┤  super.string_offset
 //            │ string table: u32 bytes, text, pad to 4; …    │  append-only, id = ordinal
 //            ├──────────────────────────────────────────────┤  super.chunk_offset

@@ -391,11 +391,14 @@ def _record_lazily(session: Session) -> None:
 def _record_slow_start(session: Session) -> None:
     """Begin to record what a job does for long before it trains."""
     with contextlib.suppress(Exception):
-        trains = not session.recording and trains_later(session.run_dir)
-        if _active is session and trains and session.open(works=False):
-            facts = {"torch_imported_s": _EARLY_SECONDS}
-            text = f"the job does not train {_EARLY_SECONDS:g} s after it imported torch"
-            _core.event("start", text, json.dumps(facts))
+        if session.recording or not trains_later(session.run_dir):
+            return
+        with _lock:
+            # It may have been stopped meanwhile.
+            if _active is session and not session.recording and session.open(works=False):
+                facts = {"torch_imported_s": _EARLY_SECONDS}
+                text = f"the job does not train {_EARLY_SECONDS:g} s after it imported torch"
+                _core.event("start", text, json.dumps(facts))
 
 
 def _open_control_socket() -> None:
