@@ -232,7 +232,7 @@ STACKS: Final = Table(
         ("process", "uint32", "pid: of the rank, or of a worker that it forked"),
         ("thread", "uint32", "kernel thread id"),
         ("stack", "uint32", "id in frames of the innermost one"),
-        ("state", "text", "running, waiting, uninterruptible, stopped"),
+        ("state", "text", "running, ready (to run, and another has its CPU), waiting, …"),
         ("waits_in", "text", "kernel function or system call that it waits in", True),
         ("gil", "uint16", "1: it has the GIL"),
     ),

@@ -110,6 +110,7 @@ def stats(**values: float) -> Summary:
         "allowed": "proc.allowed_cpus.count", "node": "cpu.util.percent",
         "memory": "psi.memory_some.percent", "sent": "tcp.sent.segments_per_s",
         "resent": "tcp.retransmitted.segments_per_s",
+        "talk": "proc.communication_wait.percent",
     }  # fmt: skip
     return Summary(
         process(),

@@ -11,6 +11,7 @@ import polars as pl
 from haiprof.common.numbers import milliseconds, percent, size
 from haiprof.findings import endings
 from haiprof.findings.finding import LEAST, Finding
+from haiprof.findings.recorded.hang_rules import KINDS as HANGS
 from haiprof.views.intervals import merge
 from haiprof.views.run import blocks
 from haiprof.views.run.gpu_use import added
@@ -166,11 +167,13 @@ def _remark(
     late: pl.DataFrame,
     found: Sequence[Finding],
 ) -> str:
-    # What ended the job comes before all lines.
+    # What ended the job comes before all lines, but not why it stood still before that.
+    hangs = [finding for finding in found if finding.ended and finding.kind in HANGS]
     costs = [finding for finding in found if not finding.ended]
     on_gpus = any(s.gpu is not None for s in ranks)
     for remark in (
         _deaths(ranks),
+        *(_finding(finding) for finding in hangs[:1]),
         _disk(events.filter(pl.col("kind") == _DISK)),
         # The ledger is the host's: a rank that is late on its GPU alone is not in it.
         _late(late) if on_gpus else "",

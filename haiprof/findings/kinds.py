@@ -23,6 +23,7 @@ class Kind(NamedTuple):
 
 _XID: Final = "events: the driver's Xid {}"
 _HANG: Final = "`haiprof run`: what it saw while the job hung"
+_ASKED: Final = "only `haiprof hang` says so, while it hangs"
 
 KINDS: Final[dict[str, Kind]] = {
     # Input.
@@ -86,7 +87,8 @@ KINDS: Final[dict[str, Kind]] = {
     ),
     "link_down": Kind("a link is down", "events and counters of InfiniBand and RoCE ports"),
     "starved_communication": Kind(
-        "the thread that communicates gets no CPU", "", "", "needs its time in the queue"
+        "the thread that communicates gets no CPU",
+        "ledger: transfer; its thread's time in the queue of a CPU",
     ),
     # The device.
     "no_tensor_cores": Kind("tensor cores are not used", "", "tensor_cores"),
@@ -130,8 +132,8 @@ KINDS: Final[dict[str, Kind]] = {
     "unmatched_send": Kind("a send without a receive", _HANG),
     "stalled_transfer": Kind("a transfer that does not end", _HANG),
     "uneven_inputs": Kind("ranks have different numbers of steps", _HANG),
-    "rendezvous": Kind("a rank is missing at the start", _HANG),
-    "teardown_hang": Kind("a hang at the end", _HANG),
+    "rendezvous": Kind("a rank is missing at the start", "", "", _ASKED),
+    "teardown_hang": Kind("a hang at the end", "", "", _ASKED),
     "uninterruptible": Kind("a process waits for a device", _HANG),
     # Ends.
     "exception": Kind("an exception", "the end of the first process that failed"),

@@ -32,6 +32,7 @@ constexpr std::string_view kThreads = "proc.threads.count";
 constexpr std::string_view kProcesses = "proc.processes.count";
 constexpr std::string_view kSwitches = "proc.context_switches.per_s";
 constexpr std::string_view kWait = "proc.cpu_wait.percent";
+constexpr std::string_view kCommunicationWait = "proc.communication_wait.percent";
 constexpr double kPercentOfSecond = 1e-7;  // of ns in a second
 constexpr std::string_view kTotalNames[kTotals] = {
     "proc.cpu.percent",
@@ -58,6 +59,7 @@ struct Watched {
   SeriesId voluntary;
   SeriesId involuntary;
   SeriesId wait;
+  SeriesId communication_wait;
 };
 
 class ProcessSource final : public sampler::Source {
@@ -86,6 +88,7 @@ class ProcessSource final : public sampler::Source {
     process.voluntary = table.add(kSwitches, "voluntary", pid);
     process.involuntary = table.add(kSwitches, "involuntary", pid);
     process.wait = table.add(kWait, {}, pid, kPercentOfSecond);
+    process.communication_wait = table.add(kCommunicationWait, {}, pid, kPercentOfSecond);
     watched_.push_back(process);
     processes_->watch(pid);
   }
@@ -95,8 +98,8 @@ class ProcessSource final : public sampler::Source {
                                  [&](const Watched& watched) { return watched.pid == pid; });
     if (at == watched_.end()) return;
     for (const SeriesId id : at->totals) table.remove(id);
-    for (const SeriesId id :
-         {at->resident, at->threads, at->processes, at->voluntary, at->involuntary, at->wait}) {
+    for (const SeriesId id : {at->resident, at->threads, at->processes, at->voluntary,
+                              at->involuntary, at->wait, at->communication_wait}) {
       table.remove(id);
     }
     watched_.erase(at);
@@ -118,7 +121,7 @@ class ProcessSource final : public sampler::Source {
     sampler::Part process{
         std::string(name()), status, {kResident, kThreads, kProcesses, kSwitches}};
     sampler::Part io{"process_io", status, {}};
-    sampler::Part wait{"process_wait", status, {kWait}};
+    sampler::Part wait{"process_wait", status, {kWait, kCommunicationWait}};
     for (std::size_t k = 0; k < kTotals; ++k) {
       (k < kFirstIoTotal ? process : io).metrics.push_back(kTotalNames[k]);
     }
@@ -166,6 +169,9 @@ class ProcessSource final : public sampler::Source {
     if (tree.alive) {
       watched.has_wait = tree.has_wait;
       if (tree.has_wait) table.rate(watched.wait, tree.wait_ns);
+      if (tree.has_communication_wait) {
+        table.rate(watched.communication_wait, tree.communication_wait_ns);
+      }
     }
   }
 

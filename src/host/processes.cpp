@@ -235,6 +235,7 @@ void Processes::put_in_order() {
     if (process.root != process.pid) {
       process.status = File();
       process.schedstat = File();
+      process.communication = {};
     } else if (!process.status) {
       const std::string folder = procfs_ + "/" + std::to_string(process.pid);
       process.status = File(folder + "/status");
@@ -326,6 +327,9 @@ void Processes::read_root(Process& process) {
   std::string_view text = buffer_.text();
   tree->has_wait = tree->has_wait && next_number(text, ran) && next_number(text, tree->wait_ns) &&
                    next_number(text, turns) && turns != 0;
+  const std::string folder = procfs_ + "/" + std::to_string(process.pid);
+  tree->has_communication_wait = process.communication.update(folder, process.threads, buffer_);
+  tree->communication_wait_ns = process.communication.waited_ns();
 }
 
 // ---- counting what they used

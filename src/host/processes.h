@@ -21,6 +21,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "host/communication_threads.h"
 #include "host/file.h"
 
 namespace haiprof::host {
@@ -66,6 +67,8 @@ struct Tree {
   std::uint64_t switches_involuntary = 0;
   bool has_wait = false;
   std::uint64_t wait_ns = 0;  // that the root's main thread could have run and had no CPU
+  bool has_communication_wait = false;
+  std::uint64_t communication_wait_ns = 0;  // the same of its threads that communicate
 };
 
 class Processes {
@@ -98,6 +101,7 @@ class Processes {
     unsigned depth = 0;
     std::uint64_t start = 0;
     File stat, io, status, schedstat;
+    CommunicationThreads communication;
     Reading counted;  // its share of the tree's totals
     Reading latest;
     bool counts_from_zero = false;  // born since we watch: all it ever did belongs to the tree

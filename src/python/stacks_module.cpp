@@ -138,7 +138,8 @@ py::tuple taken(const stacks::Taken& what) {
 
 py::tuple thread_state(pid_t pid, std::uint32_t thread) {
   stacks::ThreadStates threads(pid);
-  const stacks::State state = threads.state(thread);
+  stacks::State state = threads.state(thread);
+  if (state == stacks::State::ready) state = stacks::State::running;  // but for us it would
   const bool waits = state == stacks::State::waiting || state == stacks::State::uninterruptible;
   const std::string channel = waits ? threads.waits_in(thread) : std::string();
   return py::make_tuple(stacks::kStateNames[static_cast<std::size_t>(state)],

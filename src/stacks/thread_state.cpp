@@ -1,6 +1,7 @@
 #include "stacks/thread_state.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -8,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 namespace haiprof::stacks {
@@ -95,6 +97,12 @@ std::string read_from(int fd) {
   return {text, static_cast<std::size_t>(std::max<ssize_t>(got, 0))};
 }
 
+State seen_from_here(const std::string& stat) noexcept {
+  const State state = state_in(stat.c_str());
+  const bool has_none = state == State::running && cpu_in(stat.c_str()) == sched_getcpu();
+  return has_none ? State::ready : state;
+}
+
 }  // namespace
 
 State state_in(const char* stat) noexcept {
@@ -114,6 +122,16 @@ State state_in(const char* stat) noexcept {
     default:
       return State::unknown;
   }
+}
+
+int cpu_in(const char* stat) noexcept {
+  constexpr int kBefore = 37;  // fields between the name and it
+  const char* at = std::strrchr(stat, ')');
+  for (int field = 0; at != nullptr && field < kBefore; ++field) at = std::strchr(at + 1, ' ');
+  if (at == nullptr) return -1;
+  char* end = nullptr;
+  const long cpu = std::strtol(at, &end, 10);
+  return end == at || cpu < 0 || cpu > std::numeric_limits<int>::max() ? -1 : static_cast<int>(cpu);
 }
 
 int ThreadStates::open(std::uint32_t thread, const char* name) const {
@@ -157,16 +175,16 @@ bool ThreadStates::has_run(std::uint32_t thread) {
 
 State ThreadStates::state(std::uint32_t thread) {
   const auto found = known_.find(thread);
-  if (found == known_.end()) return state_in(read(thread, "stat").c_str());
+  if (found == known_.end()) return seen_from_here(read(thread, "stat"));
   Known& known = found->second;
   State state = State::unknown;
-  if (known.stat) state = state_in(read_from(known.stat.get()).c_str());
+  if (known.stat) state = seen_from_here(read_from(known.stat.get()));
   if (state == State::unknown) {
     known.stat.reset(open(thread, "stat"));
-    state = state_in(read_from(known.stat.get()).c_str());
+    state = seen_from_here(read_from(known.stat.get()));
     if (known_.size() > kMostFiles) known.stat.reset();
   }
-  known.ran = state == State::running;
+  known.ran = state == State::running || state == State::ready;
   return state;
 }
 

@@ -18,12 +18,15 @@ enum class State : std::uint8_t {
   waiting = 2,          // until something happens, or for a time
   uninterruptible = 3,  // for a device or a file system
   stopped = 4,          // by a signal, or by a debugger
+  ready = 5,            // to run, on the CPU that we have
 };
-inline constexpr const char* kStateNames[] = {"unknown", "running", "waiting", "uninterruptible",
-                                              "stopped"};
+inline constexpr const char* kStateNames[] = {"unknown",         "running", "waiting",
+                                              "uninterruptible", "stopped", "ready"};
 
 // A text of /proc/<pid>/task/<tid>/stat.
 State state_in(const char* stat) noexcept;
+// The CPU that it names; -1: none.
+int cpu_in(const char* stat) noexcept;
 
 class ThreadStates {
  public:
@@ -36,6 +39,8 @@ class ThreadStates {
   // Whether the thread has run between the last look at it and this one, however often that is
   // asked; true for one that is new, and where the kernel does not say.
   bool has_run(std::uint32_t thread);
+  // It is ready at most where this thread has the CPU that it was last on. Then nobody but the
+  // scheduler chose when we look: at the end of a system call, more often than not.
   State state(std::uint32_t thread);
   // The kernel's function that it waits in, or the system call; empty: neither is known.
   std::string waits_in(std::uint32_t thread) const;

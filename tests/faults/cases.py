@@ -14,7 +14,8 @@ KINDS = (
     "pipeline_stage", "pipeline_bubble", "straggler", "recompilation", "exposed_communication",
     "small_collectives", "uneven_exchange", "blocking_checkpoint", "logging", "memory_leak",
     "regression", "skipped_steps", "slow_link", "packet_loss", "starved_communication",
-    "exception", "crash", "preempted", "stopped",
+    "exception", "crash", "preempted", "stopped", "rank_never_arrived", "collective_mismatch",
+    "crossed_collectives", "unmatched_send", "stalled_transfer",
 )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +36,16 @@ class Surroundings:
         folder: where the run may write.
         words: what stands before the command.
         environment: what is added to the environment.
+        options: of ``haiprof run``.
+        started: has the pid of the first process, once it runs.
         measured: what was measured from outside.
     """
 
     folder: Path
     words: list[str] = dataclasses.field(default_factory=list)
     environment: dict[str, str] = dataclasses.field(default_factory=dict)
+    options: list[str] = dataclasses.field(default_factory=list)
+    started: Future[int] = dataclasses.field(default_factory=Future)
     measured: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
@@ -151,19 +156,11 @@ def small_disk(condition: Condition, around: Surroundings) -> Iterator[None]:
 @contextlib.contextmanager
 def signalled(condition: Condition, around: Surroundings) -> Iterator[None]:
     """Send a ``signal`` to a rank after a step; a stopped one goes on after so many ``seconds``."""
-    over = threading.Event()
-    notes = around.folder / f"notes-{condition.get('rank', 0)}.jsonl"
 
-    def pid_after_step() -> int | None:
-        lines = notes.read_text().splitlines() if notes.exists() else []
-        if len(lines) <= condition["step"]:
-            return None
-        return int(json.loads(lines[0])["pid"])
-
-    def later() -> None:
-        while (pid := pid_after_step()) is None:
-            if over.wait(0.05):
-                return
+    def later(over: threading.Event) -> None:
+        pid = _pid_after_step(condition, around, over)
+        if pid is None:
+            return
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.Signals[condition["signal"]])
             if "seconds" in condition:
@@ -172,7 +169,60 @@ def signalled(condition: Condition, around: Surroundings) -> Iterator[None]:
                 os.kill(pid, signal.SIGCONT)
                 around.measured["stopped_ns"] = float(time.perf_counter_ns() - begun)
 
-    thread = threading.Thread(target=later)
+    with _beside(later):
+        yield
+
+
+@contextlib.contextmanager
+def cut(condition: Condition, around: Surroundings) -> Iterator[None]:
+    """Give the job a network of its own, which carries nothing any more after a ``step``."""
+    around.words += ["unshare", "-n", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
+
+    def later(over: threading.Event) -> None:
+        pid = _pid_after_step(condition, around, over)
+        if pid is not None:
+            theirs, ours = (Path(f"/proc/{who}/ns/net").readlink() for who in (pid, "self"))
+            assert theirs != ours
+            down = ["nsenter", "-t", str(pid), "-n", "ip", "link", "set", "lo", "down"]
+            subprocess.run(down, check=True)
+
+    with _beside(later):
+        yield
+
+
+@contextlib.contextmanager
+def ended_when_reported(condition: Condition, around: Surroundings) -> Iterator[None]:
+    """End the job by a ``signal`` once a hang ``after`` so many seconds was reported.
+
+    One that nobody reports is ended after ``patience`` seconds in which nothing was noted.
+    """
+    around.options += ["--hang-after", str(condition["after"])]
+    run = around.folder.parent / "logs" / "run"
+
+    def idle() -> float:
+        noted = [path.stat().st_mtime for path in around.folder.glob("notes-*.jsonl")]
+        return time.time() - max(noted) if noted else 0.0
+
+    def later(over: threading.Event) -> None:
+        while not (list(run.glob("hang-*.json")) or idle() > condition["patience"]):
+            if over.wait(0.2):
+                return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(around.started.result(), signal.Signals[condition["signal"]])
+            # torchrun kills its ranks after half a minute, unless it waits for a network itself.
+            if not over.wait(60):
+                os.killpg(around.started.result(), signal.SIGKILL)
+
+    with _beside(later):
+        yield
+    around.measured["stopped_ns"] = idle() * 1e9
+
+
+@contextlib.contextmanager
+def _beside(work: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Do something in a thread, which is to end when its event is set."""
+    over = threading.Event()
+    thread = threading.Thread(target=work, args=(over,))
     thread.start()
     try:
         yield
@@ -181,10 +231,23 @@ def signalled(condition: Condition, around: Surroundings) -> Iterator[None]:
         thread.join()
 
 
+def _pid_after_step(
+    condition: Condition, around: Surroundings, over: threading.Event
+) -> int | None:
+    """Return the pid of a ``rank`` once it has done a ``step``; None: the job is over."""
+    notes = around.folder / f"notes-{condition.get('rank', 0)}.jsonl"
+    while not over.wait(0.05):
+        lines = notes.read_text().splitlines() if notes.exists() else []
+        if len(lines) > condition["step"]:
+            return int(json.loads(lines[0])["pid"])
+    return None
+
+
 Way = Callable[[Condition, Surroundings], contextlib.AbstractContextManager[None]]
 CONDITIONS: dict[str, Way] = {
     "hogs": hogs, "quota": quota, "reading": reading, "cores": cores, "environment": environment,
-    "link": link, "small_disk": small_disk, "signalled": signalled,
+    "link": link, "small_disk": small_disk, "signalled": signalled, "cut": cut,
+    "ended_when_reported": ended_when_reported,
 }  # fmt: skip
 
 
@@ -200,6 +263,10 @@ def missing(condition: Condition) -> str | None:
         words = ["unshare", "-n", "sh", "-c", "ip link set lo up && tc qdisc add dev lo root "]
         words[-1] += condition["way"]
         return _missing_way(words, "no network namespace with this discipline")
+    if what == "cut":
+        into = "nsenter -n/proc/self/ns/net ip link set lo down"
+        words = ["unshare", "-n", *into.split()]
+        return _missing_way(words, "no network namespace to enter")
     if what == "small_disk":
         words = ["unshare", "-m", "mount", "-t", "tmpfs", "none", "/mnt"]
         return _missing_way(words, "nothing can be mounted")

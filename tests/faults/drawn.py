@@ -324,9 +324,10 @@ def packet_loss(seed: int, draw: random.Random) -> Case:
 
 
 def starved_communication(seed: int, draw: random.Random) -> Case:
-    beside = {"what": "hogs", "count": draw.randrange(2, 4), "core": 1}
-    settings = job({"model": "mlp", "width": 1024, "batch": 64}, steps=70)
-    settings["extras"] = {"aside_core": 1}
+    # They give way to the loop, and the threads that communicate to them.
+    beside = {"what": "hogs", "count": draw.randrange(2, 4), "nice": 10}
+    settings = job({"model": "mlp", "width": draw.choice([1024, 1280]), "batch": 64}, steps=70)
+    settings["extras"] = {"aside_nice": 19}
     return Case("", "", seed, "parallel", settings, 2, "synchronized", conditions=(beside,))
 
 
@@ -371,6 +372,63 @@ def stopped(seed: int, draw: random.Random) -> Case:
     )  # fmt: skip
 
 
+def _until_reported(draw: random.Random) -> dict[str, Any]:
+    """Return that a job is watched closely, and ended once somebody has said that it hangs."""
+    how = draw.choice(["SIGINT", "SIGTERM"])
+    return {"what": "ended_when_reported", "after": 4, "signal": how, "patience": 90}
+
+
+def rank_never_arrived(seed: int, draw: random.Random) -> Case:
+    world = draw.choice([2, 3])
+    late = draw.randrange(world)
+    ways = ("between", "pause"), ("item", "pause"), ("forward", "borrow"), ("between", "listen")
+    at, do = ways[way(seed, len(ways))]
+    since = draw.randrange(50, 65)
+    work = task(at, do, 600_000.0, ranks=[late], since=since, until=since + 1)
+    settings = job(MLP, work, steps=90, workers=int(at == "item"))
+    style = "parallel" if at == "item" else ("parallel", "sharded")[way(seed, 2)]
+    return Case(
+        "", "", seed, style, settings, world, "stopped", ranks=(late,), places=(do, "prepare"),
+        conditions=(_until_reported(draw),),
+    )  # fmt: skip
+
+
+def _apart(
+    seed: int, draw: random.Random, world: int, do: str, ranks: list[int], **more: Any
+) -> Case:
+    since = draw.randrange(50, 65)
+    one = task("between", do, since=since, until=since + 1, **more)
+    if do == "meet":
+        one["ranks"] = ranks
+    return Case(
+        "", "", seed, "parallel", job(MLP, one, steps=90), world, "stopped", ranks=tuple(ranks),
+        conditions=(_until_reported(draw),),
+    )  # fmt: skip
+
+
+def collective_mismatch(seed: int, draw: random.Random) -> Case:
+    how = ("barrier", "broadcast")[way(seed, 2)]
+    return _apart(seed, draw, 3, "meet", [draw.randrange(3)], how=how)
+
+
+def crossed_collectives(seed: int, draw: random.Random) -> Case:
+    return _apart(seed, draw, 2, "share", [0, 1], backwards=[draw.randrange(2)])
+
+
+def unmatched_send(seed: int, draw: random.Random) -> Case:
+    world = (2, 3)[way(seed, 2)]
+    return _apart(seed, draw, world, "take", list(range(world)), **{"from": 1})
+
+
+def stalled_transfer(seed: int, draw: random.Random) -> Case:
+    cut = {"what": "cut", "step": draw.randrange(50, 65)}
+    style = ("parallel", "sharded")[way(seed, 2)]
+    return Case(
+        "", "", seed, style, job(TRANSFORMER, steps=120), 2, "stopped",
+        conditions=(cut, _until_reported(draw)),
+    )  # fmt: skip
+
+
 DRAWS: dict[str, Draw] = {
     draw.__name__: draw
     for draw in (
@@ -380,6 +438,8 @@ DRAWS: dict[str, Draw] = {
         straggler, recompilation, exposed_communication, small_collectives, uneven_exchange,
         blocking_checkpoint, logging, memory_leak, regression, skipped_steps, slow_link,
         packet_loss, starved_communication, exception, crash, preempted, stopped,
+        rank_never_arrived, collective_mismatch, crossed_collectives, unmatched_send,
+        stalled_transfer,
     )
 }  # fmt: skip
 #: Kinds that are not planted, with the reason.

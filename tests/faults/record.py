@@ -84,6 +84,11 @@ def _command(case: Case) -> list[str]:
     return words
 
 
+def hear_interrupts() -> None:
+    """Not to ignore Ctrl-C, as what is started in the background does."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def record(case: Case, keep: Path) -> dict[str, Any]:
     """Make a run; return what is true of it, which is written last."""
     folder = keep / case.name
@@ -99,13 +104,14 @@ def record(case: Case, keep: Path) -> dict[str, Any]:
             **os.environ, "OMP_NUM_THREADS": "1", **around.environment,
             "JOB": json.dumps(_settings(case, keep, work)),
         }  # fmt: skip
-        ours = [sys.executable, "-m", "haiprof.cli.main", "run", "--run", "run"]
+        ours = [sys.executable, "-m", "haiprof.cli.main", "run", "--run", "run", *around.options]
         words = [*around.words, *ours, "--log-dir", str(folder / "logs"), "--", *_command(case)]
         with (folder / "output.txt").open("wb") as output:
             process = subprocess.Popen(
                 words, env=environment, stdout=output, stderr=output, cwd=work,
-                stdin=subprocess.DEVNULL, start_new_session=True,
+                stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=hear_interrupts,
             )  # fmt: skip
+            around.started.set_result(process.pid)
             try:
                 code = process.wait(PATIENCE)
             except subprocess.TimeoutExpired:

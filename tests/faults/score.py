@@ -98,13 +98,18 @@ def unusable(truth: Truth) -> str | None:
     return None
 
 
-def excused(kind: str, truth: Truth) -> bool:
+def excused(finding: dict[str, Any], truth: Truth) -> bool:
     """Whether something that was said is true, although it was not planted.
 
-    Cores that other programs take are a loss wherever the machine does other work as well, and an
-    exchange that all ranks wait for is one wherever it is not hidden.
+    Cores that other programs take are a loss wherever the machine does other work as well, also to
+    the ranks that wait for one that has none, and an exchange that all ranks wait for is one
+    wherever it is not hidden.
     """
-    if kind == "cpu_neighbour" and truth["kind"] not in ABOUT_CORES:
+    kind = finding["kind"]
+    about_cores = kind == "cpu_neighbour" or (
+        kind == "straggler" and finding.get("phase") == "cpu_queue"
+    )
+    if about_cores and truth["kind"] not in ABOUT_CORES:
         return bool(truth["ready_ns"] > SHARED * truth["time_ns"])
     if kind == "exposed_communication" and truth["kind"] not in ABOUT_EXCHANGES:
         return bool(truth["blocked_share"] > SHARED)
@@ -118,8 +123,7 @@ def right_loss(found: float | None, low: float, high: float) -> bool:
 
 def judge(truth: Truth, findings: Findings) -> Row:
     """Compare what was said of one run with what is true of it."""
-    kinds = [str(one["kind"]) for one in findings]
-    said = tuple(kind for kind in kinds if not excused(kind, truth))
+    said = tuple(str(one["kind"]) for one in findings if not excused(one, truth))
     row = Row(truth["label"], truth["kind"], truth["seed"], unusable(truth), said=said)
     if row.usable is not None:
         return row

@@ -149,6 +149,9 @@ class TestScore:
         assert score.judge(of(None, **shared), said("cpu_neighbour")).alarm is False
         assert score.judge(of(None), said("cpu_neighbour")).alarm is True
         assert score.judge(of(None, **shared), said("straggler")).alarm is True
+        late = said("straggler", phase="cpu_queue")
+        assert score.judge(of(None, **shared), late).alarm is False
+        assert score.judge(of(None), late).alarm is True
         assert score.judge(of("gil", **shared), said("cpu_neighbour", "gil")).first is True
         assert (
             score.judge(of("cpu_quota", **shared), said("cpu_neighbour", "cpu_quota")).first

@@ -111,6 +111,40 @@ def test_a_kernel_that_does_not_count_waiting_for_a_cpu(node: Node, text: str | 
     assert "CONFIG_SCHED_INFO" in reason(sampler, "process_wait")
 
 
+def test_threads_that_communicate_wait_for_a_cpu(node: Node) -> None:
+    def thread(tid: int, name: str, waited_ms: int) -> None:
+        node.write(f"10/task/{tid}/comm", f"{name}\n")
+        node.write(f"10/task/{tid}/schedstat", f"5 {waited_ms * 1_000_000} 3\n")
+
+    def share(seconds: float = 1.0) -> float | None:
+        return of(node.tick(sampler, seconds), 10).get(("proc.communication_wait.percent", None))
+
+    node.process(10, threads=2, switches=(0, 0), waited=0)
+    thread(10, "python", 0)
+    thread(11, "pt_main_thread", 0)
+    sampler = node.sampler()
+    sampler.watch(10)
+    node.tick(sampler)
+    assert share() is None
+    node.process(10, threads=4, switches=(0, 0), waited=0)
+    thread(12, "gloo_tcp_loop", 100)
+    thread(13, "NCCL Progress 0", 200)
+    share()  # the first look at them
+    thread(12, "gloo_tcp_loop", 400)
+    thread(13, "NCCL Progress 0", 300)
+    assert share() == pytest.approx(30.0)
+    thread(11, "pt_main_thread", 900)
+    thread(13, "NCCL Progress 0", 1300)
+    assert share(2.0) == pytest.approx(50.0)
+    # One has ended, and another one has begun.
+    for file in ("comm", "schedstat"):
+        (node.procfs / f"10/task/13/{file}").unlink()
+    (node.procfs / "10/task/13").rmdir()
+    node.process(10, threads=3, switches=(0, 0), waited=0)
+    thread(12, "gloo_tcp_loop", 500)
+    assert share() == pytest.approx(10.0)
+
+
 @pytest.mark.parametrize("outer_first", [True, False])
 def test_a_watched_process_below_a_watched_one_is_counted_at_the_inner(
     node: Node, outer_first: bool

@@ -171,7 +171,18 @@ void a_state_is_behind_the_last_bracket() {
   CHECK(stacks::state_in("7 (python) Z 1") == State::unknown);
   for (const char* text : {"", "7 (python", "7 (python)", "7 (python) "}) {
     CHECK(stacks::state_in(text) == State::unknown);
+    CHECK_EQUAL(stacks::cpu_in(text), -1);
   }
+}
+
+void a_cpu_is_the_thirty_ninth_field() {
+  std::string stat = "7 (a) b) R";
+  for (int field = 4; field < 39; ++field) stat += " " + std::to_string(100 + field);
+  CHECK_EQUAL(stacks::cpu_in(stat.c_str()), -1);
+  CHECK_EQUAL(stacks::cpu_in((stat + " 11 12\n").c_str()), 11);
+  CHECK_EQUAL(stacks::cpu_in((stat + " -1 12").c_str()), -1);
+  CHECK_EQUAL(stacks::cpu_in((stat + " 99999999999 1").c_str()), -1);
+  CHECK_EQUAL(stacks::cpu_in((stat + " x").c_str()), -1);
 }
 
 }  // namespace
@@ -184,5 +195,6 @@ int main() {
   no_layout_leaves_its_bounds();
   stacks_share_what_they_have_in_common();
   a_state_is_behind_the_last_bracket();
+  a_cpu_is_the_thirty_ninth_field();
   return test::result();
 }

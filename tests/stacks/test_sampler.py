@@ -208,9 +208,41 @@ def test_state_wait_and_gil_of_each_thread(start: Start) -> None:
     assert {s.state for s in holding} >= {"waiting"}
     busy = innermost("busy")
     assert {s.thread for s in busy} == {process.pid}
-    assert Counter(s.state for s in busy).most_common(1)[0][0] == "running"
+    assert Counter(s.state for s in busy).most_common(1)[0][0] in ("running", "ready")
     assert any(s.gil for s in busy)
     assert sampled.sampler.counts(process.pid)["torn"] <= 2
+
+
+BUSY = """
+import os
+print("ready", flush=True)
+while True:
+    pass
+"""
+
+
+@pytest.fixture
+def cpus() -> Iterator[list[int]]:
+    """Return the CPUs that this thread may use, and let it use them again afterwards."""
+    allowed = os.sched_getaffinity(0)
+    yield sorted(allowed)
+    os.sched_setaffinity(0, allowed)
+
+
+@pytest.mark.parametrize("state", ["ready", "running"])
+def test_a_thread_whose_cpu_the_sampler_has_is_ready(
+    start: Start, cpus: list[int], state: str
+) -> None:
+    if state == "running" and len(cpus) < 2:
+        pytest.skip("there is one CPU")
+    process, layout = start(BUSY)
+    os.sched_setaffinity(process.pid, {cpus[0]})
+    os.sched_setaffinity(0, {cpus[0] if state == "ready" else cpus[-1]})
+    sampled = Sampled(process.pid, layout, HZ)  # on a thread that has our CPUs
+    wait_for(lambda: sampled.take() and len(sampled.samples) > 20, 60)
+    sampled.end()
+    # Of those at the beginning it is not known yet where it runs.
+    assert {s.state for s in sampled.samples[2:-1]} == {state}
 
 
 WORKERS = """

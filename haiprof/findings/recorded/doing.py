@@ -89,7 +89,7 @@ def doing(lines: pl.DataFrame) -> pl.DataFrame:
         | waits_in.str.contains(_WRITES)
     )
     return lines.with_columns(
-        pl.when(state == "running")
+        pl.when(state.is_in(("running", "ready")))
         .then(runs)
         .when(state == "stopped")
         .then(pl.lit(STOPPED))

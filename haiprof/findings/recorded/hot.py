@@ -84,7 +84,7 @@ def functions(lines: pl.DataFrame, of: int) -> list[Hot]:
 def _hot(name: str, rows: pl.DataFrame, of: int) -> Hot:
     count = int(rows["samples"].sum())
     logs = int(rows.filter(pl.col("logs"))["samples"].sum()) / count
-    free = (pl.col("state") == "running") & ~pl.col("gil")
+    free = pl.col("state").is_in(("running", "ready")) & ~pl.col("gil")
     native = int(rows.filter(free)["samples"].sum()) / count
     line, doing, cause = (_most(rows, each) for each in ("line", "doing", "cause"))
     low, high = _interval(count, of)

@@ -89,7 +89,7 @@ def _reads() -> pl.Expr:
 
 def _waits_for_work() -> pl.Expr:
     """Whether a worker waits for the next batch that is asked of it."""
-    return pl.col("line").is_null() & (pl.col("state") != "running")
+    return pl.col("line").is_null() & ~pl.col("state").is_in(("running", "ready"))
 
 
 def _problem(hot: Hot | None, from_storage: float, in_workers: bool) -> str:

@@ -38,7 +38,8 @@ _EXPOSED: Final = 0.20
 _BUSY: Final = 0.30
 #: Lengths differ if forward varies by this share of its mean.
 _VARY: Final = 0.25
-#: Some of a pipeline's steps is a bubble always: with two stages and eight microbatches 11 %.
+#: Some of a pipeline's steps is a bubble always: with two stages and eight microbatches 11 %. While
+#: one waits for a CPU, so does the next one for it.
 _BUBBLE: Final = 0.20
 #: Ranks exchange different amounts if one has this many times the mean.
 _UNEVEN: Final = 1.2
@@ -51,6 +52,11 @@ _SENT: Final = "tcp.sent.segments_per_s"
 _RESENT: Final = "tcp.retransmitted.segments_per_s"
 #: A healthy network loses less than a thousandth; at a hundredth TCP is a fraction as fast.
 _LOSSY: Final = 0.01
+_QUEUED: Final = "proc.communication_wait.percent"
+#: Threads that communicate have no CPU for this share of the time of transfers …
+_STARVED: Final = 0.5
+#: … which is worth a finding from here on: any thread is in a queue now and then.
+_QUEUES: Final = 0.10
 
 
 class _Aligned(NamedTuple):
@@ -295,7 +301,7 @@ def bubbles(case: Case) -> Iterator[Finding]:
         return
     waited = np.mean(job.waiting, 0).astype(np.int64)
     share = blocks.share(waited, job.duration, job.begins)
-    if share.share < _BUBBLE or share.low < SURE:
+    if share.share - _queued(job) < _BUBBLE or share.low < SURE:
         return
     whole = int(job.duration.sum())
     yield _of_job(
@@ -353,6 +359,12 @@ def _resent(case: Case) -> float:
     return max(shares)
 
 
+def _queued_communication(job: _Aligned) -> int:
+    """Return how long, at the worst rank, a thread that communicates was ready and had no CPU."""
+    shares = [stat.mean / 100 for rank in job.ranks if (stat := rank.stat(_QUEUED))]
+    return int(max(shares, default=0.0) * int(job.duration.sum()))
+
+
 def communication(case: Case) -> Iterator[Finding]:
     """Say that the time of communication itself is not hidden: it is lost, small or large."""
     job = _aligned(case)
@@ -380,6 +392,23 @@ def communication(case: Case) -> Iterator[Finding]:
             confidence=0.85,
             phase="transfer",
             evidence=(took, Evidence("samples", _RESENT, resent, "share", _LOSSY)),
+            refuted_by=(("the time is waiting for a rank", True),),
+        )
+        return
+    queued = _queued_communication(job)
+    if share.share >= _QUEUES and queued >= _STARVED * int(moved.sum()):
+        yield _of_job(
+            job,
+            moved,
+            share,
+            kind="starved_communication",
+            problem="The threads that communicate are ready to run and get no CPU, while training "
+            "waits for their transfers",
+            advice="leave them a core: fewer threads of torch and loaders, no other programs, "
+            "an affinity that is not too narrow",
+            confidence=0.85,
+            phase="transfer",
+            evidence=(took, Evidence("samples", _QUEUED, queued, "ns", whole)),
             refuted_by=(("the time is waiting for a rank", True),),
         )
         return

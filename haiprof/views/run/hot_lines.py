@@ -37,6 +37,8 @@ Numbers = npt.NDArray[np.int64]
 
 #: Threads sampled within this time were sampled at once, ns.
 _AT_ONCE: Final = 20_000_000
+#: Of fewer samples no share is worth the name.
+_ENOUGH: Final = 30
 
 
 def hot_lines(
@@ -73,7 +75,7 @@ def hot_lines(
     names = _Names(tree)
     parts = [pl.DataFrame(schema=LINES_SCHEMA)]
     for worker, some in ((False, own), (True, workers)):
-        expanded = _expanded(some)
+        expanded = _at_any_moment(_expanded(some))
         times = expanded["start"].to_numpy()
         cause = charged.cause_at(times)
         blocked = [None] * len(times) if worker else _blockers(times, _expanded(others), names)
@@ -166,6 +168,16 @@ def _expanded(samples: pl.DataFrame) -> pl.DataFrame:
     rows: pl.DataFrame = samples[which.tolist()]
     period = (samples["duration"].to_numpy() // count)[which]
     return rows.with_columns(pl.Series("start", rows["start"].to_numpy() + ordinal * period))
+
+
+def _at_any_moment(samples: pl.DataFrame) -> pl.DataFrame:
+    """Return samples without those whose moment the scheduler chose, if enough are left.
+
+    A thread that is ready to run gave its CPU to whoever sampled it: often at the end of a system
+    call, which would look as if it took long.
+    """
+    others = samples.filter(pl.col("state").cast(pl.String) != "ready")
+    return others if others.height >= _ENOUGH else samples
 
 
 def _blockers(times: Numbers, others: pl.DataFrame, names: _Names) -> list[str | None]:

@@ -1,7 +1,7 @@
 """A loop of several ranks with DistributedDataParallel, or with an exchange of its own.
 
 Extras: ``exchange`` (``flat``: all gradients at once; ``each``: one after the other), ``bucket_mb``
-of DistributedDataParallel, ``aside_core`` (where all threads but that of the loop run).
+of DistributedDataParallel, ``aside_nice`` (of all threads but that of the loop).
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def exchange(model: nn.Module, how: str) -> None:
 
 
 def settle(job: Job) -> None:
-    """Bind the threads of this process but its main one to a core."""
+    """Set the niceness of the threads of this process but its main one."""
     main = threading.get_native_id()
     for entry in Path("/proc/self/task").iterdir():
         if int(entry.name) != main:
-            os.sched_setaffinity(int(entry.name), {job.extras["aside_core"]})
+            os.setpriority(os.PRIO_PROCESS, int(entry.name), job.extras["aside_nice"])
 
 
 def wrapped(job: Job, model: nn.Module) -> nn.Module:
@@ -61,7 +61,7 @@ def train(job: Job, notes: Notes, helper: Helper) -> None:
     around = Around(job, helper, notes, own)
     loader = data.loader(job, helper)
     dist.barrier()
-    if "aside_core" in job.extras:
+    if "aside_nice" in job.extras:
         settle(job)
     notes.mark("start")
     notes.end(-1)

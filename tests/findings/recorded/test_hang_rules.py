@@ -46,9 +46,12 @@ def test_in_a_run_it_is_the_cause_of_its_end_unless_the_run_went_on(
     seen = runs.T0 + (1 if later else 30) * runs.SECOND  # the steps end before the fifth second
     document = {**HANG._asdict(), "culprits": []}
     (run / "hang-1.json").write_text(json.dumps({"seen_ns": seen, "hang": document}))
-    found = Analyzer(run).findings()
-    kinds = [each.kind for each in found]
+    analyzer = Analyzer(run)
+    kinds = [each.kind for each in analyzer.findings()]
     assert "rank_never_arrived" in kinds
+    first, *_, remark = analyzer.headline()
+    assert "failed first" in first
+    assert remark.startswith("Ranks stood still. Rank 1 never came")
     if not later:
         assert kinds[:2] == ["rank_never_arrived", "exception"]
     assert (run / schema.RUN_FILE).exists()

@@ -370,6 +370,19 @@ def test_packets_that_are_lost_are_why_communication_takes_long() -> None:
     assert kinds(*moving(1), operations=operations(4, 1 << 20), nodes=[lossy]) == []
 
 
+def test_threads_that_communicate_and_have_no_cpu() -> None:
+    def job(waited: float, ms: float = 20) -> list[str]:
+        queued = [stats(talk=1.0), stats(talk=waited)]
+        pairs = zip(moving(ms), queued, strict=True)
+        ranks = [dataclasses.replace(each, summary=one) for each, one in pairs]
+        return kinds(*ranks, operations=operations(4, 1 << 20))
+
+    assert job(12.0) == ["starved_communication"]  # of 20 of 120 ms
+    assert job(5.0) == []  # something else takes the most of it
+    assert job(12.0, 5) == []  # it costs next to nothing
+    assert job(5.0, 40) == ["exposed_communication"]
+
+
 def test_what_the_job_waits_for_itself_is_hidden_by_nothing() -> None:
     asks = line("transfer", 20, state="waiting", waits_in="futex_do_wait", gil=False,
                 file="x/torch/distributed/distributed_c10d.py", package="torch")  # fmt: skip

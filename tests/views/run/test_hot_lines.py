@@ -123,3 +123,13 @@ def test_samples_of_slow_steps_are_marked() -> None:
 def test_what_is_outside_of_the_life_is_left_out() -> None:
     assert hot([sampled(-5, 2), sampled(75, 2), sampled(10**9, 2)]).height == 0
     assert hot([]).height == 0
+
+
+def test_samples_whose_moment_the_scheduler_chose_are_left_out_if_there_are_others() -> None:
+    def counts(running: int) -> list[int]:
+        rows = [sampled(11 + n * 0.2, 3) for n in range(running)]
+        rows += [sampled(12 + n * 0.2, 2, state="ready") for n in range(10)]
+        return sorted(hot(rows)["samples"].to_list())
+
+    assert counts(30) == [30]
+    assert counts(29) == [10, 29]

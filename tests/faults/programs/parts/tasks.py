@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from parts.notes import Notes
 from parts.settings import Job, Task
 
@@ -194,6 +195,44 @@ def raised(helper: Helper, task: Task) -> None:
         raise ValueError(f"no row of this batch can be used: {rows}")
 
 
+def listen(helper: Helper, task: Task) -> None:
+    """Read from a pipe that nobody writes into."""
+    reads, _ = os.pipe()
+    os.read(reads, 1)
+
+
+def borrow(helper: Helper, task: Task) -> None:
+    """Take a lock that somebody else has."""
+    lock = threading.Lock()
+    lock.acquire()
+    with lock:
+        pass
+
+
+def meet(helper: Helper, task: Task) -> None:
+    if task.more["how"] == "barrier":
+        dist.barrier()
+    else:
+        dist.broadcast(torch.ones(4), 0)
+
+
+def share(helper: Helper, task: Task) -> None:
+    """Sum up in two groups, which some ranks take from the last to the first."""
+    ranks = list(range(helper.job.world))
+    groups = [dist.new_group(ranks) for _ in range(2)]
+    if helper.job.rank in task.more["backwards"]:
+        groups.reverse()
+    for group in groups:
+        dist.all_reduce(torch.ones(16), group=group)
+
+
+def take(helper: Helper, task: Task) -> None:
+    """Receive from the next rank, and send to the one before after that."""
+    there = helper.job.rank + int(task.more["from"])
+    dist.recv(torch.ones(16), src=there % helper.job.world)
+    dist.send(torch.ones(16), dst=(helper.job.rank - 1) % helper.job.world)
+
+
 def end(helper: Helper, task: Task) -> None:
     how = task.more["how"]
     sys.stdout.flush()
@@ -211,5 +250,6 @@ KINDS: dict[str, Call] = {
     "count": count, "numbers": numbers, "text": text, "pack": pack, "tensors": tensors,
     "pause": pause, "read": read, "collect": collect, "parse": parse, "say": say, "write": write,
     "save": save, "keep": keep, "demand": demand, "aside": aside, "threads": threads,
-    "raised": raised, "end": end,
+    "raised": raised, "listen": listen, "borrow": borrow, "meet": meet, "share": share,
+    "take": take, "end": end,
 }  # fmt: skip
