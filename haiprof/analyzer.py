@@ -403,7 +403,7 @@ class Analyzer:
             >>> list(trace.compare(trace))
             ['rank 0', 'rank 1']
         """
-        return self._traced.compare(_later(after)._traced, rank)
+        return self._traced.compare(_another(after, "after", "later")._traced, rank)
 
     def differences(
         self, after: Analyzer, rank: int | None = None, *, of: differences_view.Of = "operators"
@@ -420,7 +420,7 @@ class Analyzer:
             >>> trace.differences(trace, rank=0).columns[4:8]
             ['name', 'control_count', 'test_count', 'control_total']
         """
-        return self._traced.differences(_later(after)._traced, rank, of=of)
+        return self._traced.differences(_another(after, "after", "later")._traced, rank, of=of)
 
     def stack_changes(
         self,
@@ -443,7 +443,9 @@ class Analyzer:
             >>> run.stack_changes(run)["verdict"].unique().to_list()
             ['no difference shown']
         """
-        return self._recorded.stack_changes(_later(after)._recorded, rank, by=by)
+        return self._recorded.stack_changes(
+            _another(after, "after", "later")._recorded, rank, by=by
+        )
 
     def headline(self) -> list[str]:
         """Return the three most important lines about this run; computed once, then kept.
@@ -456,7 +458,9 @@ class Analyzer:
         """
         return list(self._ranks.once("headline", lambda: headline(self)))
 
-    def findings(self, rank: int | None = None) -> list[Finding]:
+    def findings(
+        self, rank: int | None = None, *, baseline: Analyzer | None = None
+    ) -> list[Finding]:
         """Return what costs the job time or ended it, and who is to blame: most important first.
 
         Each has ``kind`` (:data:`haiprof.findings.kinds.KINDS`), ``ranks``, ``problem`` and
@@ -466,18 +470,27 @@ class Analyzer:
 
         Args:
             rank: what concerns this one only.
+            baseline: a recorded run that is known to be good. If steps take longer than in that
+                one, in what they do comes first, and which settings differ.
 
         Raises:
-            HaiprofError: there is no such rank.
+            HaiprofError: there is no such rank, or one of two runs is a trace.
 
         Example:
-            >>> [finding.kind for finding in run.findings()]
+            >>> [finding.kind for finding in run.findings(baseline=run)]
             []
         """
         self._ranks.choose(rank)
-        if self.traced:
+        if baseline is not None:
+            good = _another(baseline, "baseline", "good")
+            if self.traced or good.traced:
+                raise HaiprofError("baseline: give recorded runs; `haiprof compare` takes traces")
+            those = good._ranks, good._recorded
+            found = finding_answers.against(self._ranks, self._recorded, *those)
+        elif self.traced:
             return as_findings(self.recommendations(rank))
-        found = finding_answers.recorded(self._ranks, self._recorded)
+        else:
+            found = finding_answers.recorded(self._ranks, self._recorded)
         return [each for each in found if rank is None or not each.ranks or rank in each.ranks]
 
     def ledger(self, rank: int | None = None, step: int | None = None) -> pl.DataFrame:
@@ -587,7 +600,8 @@ class Analyzer:
         self._ranks.note(problems)
 
 
-def _later(after: Analyzer) -> Analyzer:
-    if not isinstance(after, Analyzer):
-        raise HaiprofError(f"after={quoted(after)}: give the Analyzer of the later run")
-    return after
+def _another(given: Analyzer, name: str, which: str) -> Analyzer:
+    """Return an argument that has to be another run."""
+    if not isinstance(given, Analyzer):
+        raise HaiprofError(f"{name}={quoted(given)}: give the Analyzer of the {which} run")
+    return given

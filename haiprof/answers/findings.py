@@ -22,8 +22,8 @@ from haiprof.answers.ranks import Ranks
 from haiprof.answers.recorded import RecordedAnswers
 from haiprof.findings import hardware
 from haiprof.findings.finding import Finding, ordered
+from haiprof.findings.recorded import baseline_rules, end_rules, hang_rules, memory_rules, rules
 from haiprof.findings.recorded import case as case_view
-from haiprof.findings.recorded import end_rules, hang_rules, memory_rules, rules
 from haiprof.findings.recorded.doing import doing
 from haiprof.runs import ROLE_RANK, Process
 from haiprof.sources import tables
@@ -41,6 +41,16 @@ def recorded(ranks: Ranks, records: RecordedAnswers) -> list[Finding]:
     return list(ranks.once("findings", lambda: _recorded(ranks, records)))
 
 
+def against(
+    ranks: Ranks, records: RecordedAnswers, good: Ranks, good_records: RecordedAnswers
+) -> list[Finding]:
+    """Return the findings with what takes longer than in a good run before all but the end."""
+    found = recorded(ranks, records)
+    longer = baseline_rules.slower(case(ranks, records), case(good, good_records), good.run.name)
+    ended = sum(finding.ended for finding in found)
+    return [*found[:ended], *longer, *found[ended:]]
+
+
 def _recorded(ranks: Ranks, records: RecordedAnswers) -> list[Finding]:
     processes = ranks.run.processes
     several = len({p.node for p in processes if p.ending is not None}) > 1
@@ -49,19 +59,19 @@ def _recorded(ranks: Ranks, records: RecordedAnswers) -> list[Finding]:
     def aligned(node: str, time_ns: int) -> int:
         return time_ns if clock is None else int(clock.corrected(node, np.array([time_ns]))[0])
 
-    case = _case(ranks, records)
-    ends = end_rules.endings_of(processes, records.failure(), aligned, case.devices)
+    seen = case(ranks, records)
+    ends = end_rules.endings_of(processes, records.failure(), aligned, seen.devices)
     hangs, unread = read_hangs(ranks.run.folder)
     ranks.note(unread)
-    stood = max((each.ledger.spent("hang") for each in case.ranks), default=0)
-    went_on = any(_last_step(each) > hangs[-1].seen_ns for each in case.ranks) if hangs else True
+    stood = max((each.ledger.spent("hang") for each in seen.ranks), default=0)
+    went_on = any(_last_step(each) > hangs[-1].seen_ns for each in seen.ranks) if hangs else True
     ended = records.failure() is not None and not went_on
     hung = hang_rules.hangs_of(hangs, ended=ended, waited_ns=0 if went_on else stood)
     # How a job that hung was ended comes after that.
     ends = [*hung, *ends]
     # An error of a GPU that ended the job is said with that.
     said = {finding.kind for finding in ends}
-    return ordered([*ends, *(one for one in rules.findings(case) if one.kind not in said)])
+    return ordered([*ends, *(one for one in rules.findings(seen) if one.kind not in said)])
 
 
 def _last_step(rank: case_view.Rank) -> int:
@@ -69,8 +79,12 @@ def _last_step(rank: case_view.Rank) -> int:
     return int(rank.ledger.start[-1] + rank.ledger.duration[-1]) if len(rank.ledger.start) else 0
 
 
+def case(ranks: Ranks, records: RecordedAnswers) -> case_view.Case:
+    """Return what the rules look at; read once."""
+    return ranks.once("case", lambda: _case(ranks, records))
+
+
 def _case(ranks: Ranks, records: RecordedAnswers) -> case_view.Case:
-    """Read what the rules look at."""
     charged = ledger_answers.charged(ranks)
     # A rank that was started again is as it is now.
     latest = {

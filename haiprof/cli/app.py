@@ -216,6 +216,14 @@ def diagnose(
             metavar="FROM:UNTIL",
         ),
     ] = "",
+    baseline: Annotated[
+        str,
+        typer.Option(
+            help="Say first what steps take longer for than in this run; last: the last run of "
+            "the same name that ended well.",
+            metavar="RUN",
+        ),
+    ] = "",
     workers: _Workers = None,
     dask: _Dask = None,
 ) -> None:
@@ -224,7 +232,7 @@ def diagnose(
     from haiprof.cli.process.executors import executor_of
 
     with executor_of(workers, dask) as executor:
-        print_findings(run, rank, between, executor, as_json=as_json)
+        print_findings(run, rank, between, baseline, executor, as_json=as_json)
 
 
 @app.command("import")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
@@ -14,6 +15,7 @@ from haiprof.common.choices import quoted
 from haiprof.common.numbers import milliseconds, percent
 from haiprof.common.printable import printable
 from haiprof.errors import HaiprofError
+from haiprof.sources.own import created_ns, runs_in
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -25,8 +27,22 @@ if TYPE_CHECKING:
 _MOST: Final = 8
 
 
+#: What is given instead of a run that is compared with.
+_LAST: Final = "last"
+#: How many earlier runs are opened to find one that ended well.
+_MOST_TRIED: Final = 20
+#: Names that haiprof gives: of the script, and when it was started.
+_STAMP: Final = re.compile(r"-\d{8}-\d{6}\b.*")
+
+
 def diagnose(
-    path: str, rank: int | None, between: str, executor: Executor | None, *, as_json: bool
+    path: str,
+    rank: int | None,
+    between: str,
+    baseline: str,
+    executor: Executor | None,
+    *,
+    as_json: bool,
 ) -> None:
     """Print the findings, the most important first.
 
@@ -34,6 +50,8 @@ def diagnose(
         path: a run folder, a log directory with one run, or traces.
         rank: what concerns this one only.
         between: ``FROM:UNTIL``, seconds into the run; empty: all of it.
+        baseline: a run that is known to be good; ``last``: the last one of the same name that ended
+            well; empty: none.
         executor: does the work of each rank.
         as_json: print them as JSON instead, with their evidence.
 
@@ -44,8 +62,9 @@ def diagnose(
     opened = open_run(path, executor)
     if window is not None:
         opened = opened.between(*window)
+    good = _good(opened, baseline, executor) if baseline else None
     with spinner("looking for what costs time"):
-        found = opened.findings(rank)
+        found = opened.findings(rank, baseline=good)
     say_problems(opened)
     if as_json:
         from haiprof.findings.finding import document
@@ -53,7 +72,7 @@ def diagnose(
         json.dump(document(opened.run.name, found), sys.stdout, indent=2, ensure_ascii=True)
         sys.stdout.write("\n")
         return
-    for line in _lines(opened, found):
+    for line in _lines(opened, found, good):
         print(printable(line))
 
 
@@ -72,10 +91,35 @@ def _window(between: str) -> tuple[float, float] | None:
     return window
 
 
-def _lines(opened: Analyzer, found: Sequence[Finding]) -> list[str]:
-    if not found:
-        return [_nothing(opened)]
+def _good(opened: Analyzer, baseline: str, executor: Executor | None) -> Analyzer:
+    """Open the run that is compared with."""
+    if baseline != _LAST:
+        return open_run(baseline, executor)
+    folder = opened.run.folder
+    name = _STAMP.sub("", folder.name)
+    try:
+        named = [run for run in runs_in(folder.parent) if _STAMP.sub("", run.name) == name]
+    except OSError as error:
+        raise HaiprofError(f"--baseline last: {folder.parent}: {error.strerror}") from None
+    earlier = [run for run in named if created_ns(run) < opened.run.created_ns]
+    for run in sorted(earlier, key=created_ns, reverse=True)[:_MOST_TRIED]:
+        found = open_run(run, executor)
+        over = all(process.state != "live" for process in found.run.processes)
+        if over and found.failure() is None and any(each.steps for each in found.summaries()[0]):
+            return found
+    raise HaiprofError(
+        f"--baseline last: no earlier run of {quoted(name)} in {folder.parent} ended well; give "
+        "the folder of another"
+    )
+
+
+def _lines(opened: Analyzer, found: Sequence[Finding], good: Analyzer | None) -> list[str]:
+    longer = any(each.source == "baseline" for one in found for each in one.evidence)
     lines = []
+    if good is not None and not longer:
+        lines.append(f"Steps take no longer than in {good.run.name}, as far as is certain")
+    if not found:
+        return [*lines, _nothing(opened)]
     for number, finding in enumerate(found[:_MOST], 1):
         lines.append(f"{number}. {finding.sentence()}")
         lines.append(f"   {finding.kind}{_who(finding)}{_sure(finding)}")
@@ -112,6 +156,9 @@ def _figure(evidence: Evidence) -> str:
     of = "" if evidence.reference is None else f" of {_value(evidence.reference, evidence.unit)}"
     if evidence.unit == "":
         return f"{evidence.value} ({evidence.source})"
+    if evidence.source == "baseline":
+        was = _value(evidence.reference or 0, evidence.unit)
+        return f"{evidence.metric}: {value}, was {was} (baseline)"
     return f"{evidence.metric} {value}{of} ({evidence.source})"
 
 

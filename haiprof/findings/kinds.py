@@ -64,7 +64,7 @@ KINDS: Final[dict[str, Kind]] = {
     "memory_bandwidth": Kind("memory bandwidth is used up", "samples: traffic beside its peak"),
     "memory_pressure": Kind("too little memory", "samples: PSI of memory"),
     "memory_leak": Kind("memory grows", "samples: the process tree's, and torch's on GPUs"),
-    "cpu_clock": Kind("a low CPU clock", "", "", "needs the clock of a healthy run to compare"),
+    "cpu_clock": Kind("a low CPU clock", "beside a good run: the clock, and all work"),
     # Ranks.
     "straggler": Kind(
         "one rank is slower", "ledger: own work, and the others' waiting for it", "straggler"
@@ -80,7 +80,7 @@ KINDS: Final[dict[str, Kind]] = {
     "uneven_exchange": Kind(
         "ranks exchange different amounts", "collectives: bytes by rank; ledger: waiting"
     ),
-    "slow_link": Kind("a slow link", "", "", "needs the bandwidth of a healthy run to compare"),
+    "slow_link": Kind("a slow link", "beside a good run: as many bytes take longer"),
     "packet_loss": Kind("lost packets", "ledger: transfer; segments that TCP sends again"),
     "congestion": Kind(
         "a congested network", "", "", "counters of ports are shown, no rule has seen a real one"
@@ -123,7 +123,10 @@ KINDS: Final[dict[str, Kind]] = {
         "a kernel that never ends", "", "", "needs the kernel that was launched and has not ended"
     ),
     # Progress.
-    "regression": Kind("slower from some step on", "ledger: own work before and after a step"),
+    "regression": Kind(
+        "slower from some step on, or than a good run",
+        "ledger: own work before and after a step; a step beside that of a good run",
+    ),
     "skipped_steps": Kind("steps without effect", "the GradScaler's decisions"),
     # Hangs.
     "collective_mismatch": Kind("different collectives", _HANG),

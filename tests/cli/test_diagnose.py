@@ -130,6 +130,43 @@ def test_a_healthy_run_is_said_to_be_one(tmp_path: Path) -> None:
     assert diagnosed(tmp_path / "r") == []
 
 
+def compared(folder: Path) -> tuple[Path, Path]:
+    """Make a good run, and a later one of the same name, whose steps take longer."""
+    good, later = (folder / f"train-2026112{day}-120000-{day}" for day in (7, 8))
+    runs.make_run(good, steps=400)
+    runs.make_run(later, steps=400, phases=[("dataloader", 6.0), *runs.PHASES[1:]])
+    for number, run in enumerate((good, later)):
+        document = json.loads((run / "run.json").read_text())
+        (run / "run.json").write_text(json.dumps(document | {"created_ns": number + 1}))
+    return good, later
+
+
+@pytest.mark.parametrize("how", ["folder", "last"])
+def test_beside_a_good_run_it_says_what_takes_longer(tmp_path: Path, how: str) -> None:
+    good, later = compared(tmp_path)
+    done = haiprof("diagnose", later, "--baseline", good if how == "folder" else "last")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("1. A step takes ")
+    assert f"in {good.name}: 5 ms more in input: " in lines[0]
+    assert lines[1].startswith("   regression, rank 0, ")
+    assert "   evidence: input, a step: 6 ms, was 1 ms (baseline)" in lines
+    done = haiprof("diagnose", good, "--baseline", later)
+    assert done.stdout.splitlines()[0] == (
+        f"Steps take no longer than in {later.name}, as far as is certain"
+    )
+
+
+def test_there_is_no_good_run(tmp_path: Path) -> None:
+    good, _ = compared(tmp_path)
+    done = haiprof("diagnose", good, "--baseline", "last")
+    assert done.returncode == 1
+    assert "no earlier run of 'train' in" in only_line(done)
+    done = haiprof("diagnose", good, "--baseline", tmp_path / "none")
+    assert done.returncode == 1
+    assert "no such" in only_line(done)
+
+
 def test_a_run_without_any_process_says_so(tmp_path: Path) -> None:
     runs.write_run(tmp_path / "r")
     runs.write_process(tmp_path / "r", None, pid=5)

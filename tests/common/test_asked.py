@@ -50,6 +50,7 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
     "end": [("late", "give a number"), (math.nan, "give a number"), (-1, "no data from")],
     "path": [(3, "path"), (None, "path"), ("", "path"), ("a\0b", "path"), ("no/such", "no/such")],
     "after": [(None, "Analyzer of the later run"), ("run", "Analyzer of the later run")],
+    "baseline": [("run", "Analyzer of the good run")],
     "columns": [(["durations"], "did you mean 'duration'?"), ([3], "available:")],
     "length": [(0, "from 1 on"), (1.5, "whole number"), ("x", "whole number")],
     "question": [

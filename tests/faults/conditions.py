@@ -211,6 +211,9 @@ def ended_when_reported(condition: Condition, around: Surroundings) -> Iterator[
             os.kill(around.started.result(), signal.Signals[condition["signal"]])
             # torchrun kills its ranks after half a minute, unless it waits for a network itself.
             if not over.wait(60):
+                for notes in around.folder.glob("notes-*.jsonl"):
+                    first = json.loads(notes.read_text().splitlines()[0])
+                    os.kill(int(first["pid"]), signal.SIGKILL)
                 os.killpg(around.started.result(), signal.SIGKILL)
 
     with _beside(later):

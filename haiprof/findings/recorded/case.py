@@ -33,7 +33,7 @@ LINKS_SCHEMA: Final = {
     "attributes": pl.String(),
 }
 #: Kinds of events that rules look at.
-FACTS: Final = ("loader", "threads", "compile", "skipped_update", "start")
+FACTS: Final = ("loader", "threads", "ddp", "autograd", "compile", "skipped_update", "start")
 
 
 @dataclass(frozen=True)
