@@ -69,6 +69,8 @@ def life(
         for name, ms in phases.items():
             if name == "gc":
                 rows.append(span(begin + 10, ms, "gc", "gc 2", number))
+            elif name == "eval":
+                rows.append(span(at, ms, "phase", "eval", number))
             elif name == "save":
                 rows.append(span(at, ms, "checkpoint", "checkpoint.save", number))
             elif name != "other":

@@ -47,7 +47,9 @@ KINDS: Final[dict[str, Kind]] = {
     "host_bound": Kind("the GPU waits for the host", "kernels: GPU idle by the host's phase"),
     "launch_bound": Kind("kernels are launched too slowly", "", "idle: launch, graph_launch"),
     "gil": Kind("another thread has the GIL", "stacks: a thread has it while another waits"),
-    "logging": Kind("logging and writing in the loop", "stacks: loggers, writes"),
+    "logging": Kind(
+        "logging, writing or evaluating in the loop", "stacks: loggers, writes; ledger: evaluation"
+    ),
     "slow_start": Kind(
         "a slow start",
         "ledger: startup; stacks, three seconds after torch was imported",

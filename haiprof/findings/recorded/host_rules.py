@@ -37,6 +37,9 @@ _BUSY: Final = 0.10
 _WRITTEN: Final = "io.syscall_write.bytes_per_s"
 _NATIVE: Final = 0.2
 _MUCH: Final = 100_000
+#: Evaluation is no fault, unless it takes this share of the steps' time, in this share of them.
+_EVALUATES: Final = 0.10
+_OFTEN: Final = 0.05
 #: Characters of torch's reason for compiling again.
 _REASON: Final = 160
 _SAVE_LATER: Final = (
@@ -75,6 +78,30 @@ def checkpoints(_: Case, rank: Rank) -> Iterator[Finding]:
         "Training waits while checkpoints are saved",
         _SAVE_LATER,
         0.95,
+    )
+
+
+def evaluations(_: Case, rank: Rank) -> Iterator[Finding]:
+    """Say that training stops to evaluate, time and again."""
+    part = rank.ledger.of("evaluation")
+    often = np.count_nonzero(part) >= _OFTEN * len(part)
+    share = rank.share(part)
+    if not often or share.share < _EVALUATES or share.low < LEAST:
+        return
+    rows = rank.lines.filter(~pl.col("worker"), pl.col("cause") == "evaluation")
+    hot = next(iter(functions(rows, int(rows["samples"].sum()))), None)
+    yield _finding(
+        rank,
+        "logging",
+        "Training stops to evaluate, in "
+        f"{np.count_nonzero(part)} of {len(part)} steps" + (f", in {hot.line}" if hot else ""),
+        "evaluate less often, on fewer batches, or in a process of its own",
+        int(part.sum()),
+        share,
+        "evaluation",
+        0.9,
+        line=hot.line if hot else None,
+        steps=rank.extent(part),
     )
 
 

@@ -396,7 +396,9 @@ def communication(case: Case) -> Iterator[Finding]:
         )
         return
     queued = _queued_communication(job)
-    if share.share >= _QUEUES and queued >= _STARVED * int(moved.sum()):
+    # Where the loop itself waits for a CPU, that is the finding.
+    alone = _queued(job) <= share.share / 2
+    if alone and share.share >= _QUEUES and queued >= _STARVED * int(moved.sum()):
         yield _of_job(
             job,
             moved,

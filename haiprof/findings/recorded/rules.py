@@ -33,6 +33,7 @@ OF_RANK: Final[tuple[OfRank, ...]] = (
     input_rules.slow_input,
     host_rules.collector,
     host_rules.checkpoints,
+    host_rules.evaluations,
     host_rules.compilation,
     host_rules.other_threads,
     host_rules.away_from_training,

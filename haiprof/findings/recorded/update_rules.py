@@ -29,13 +29,14 @@ def skipped(_: Case, rank: Rank) -> Iterator[Finding]:
     searching = max((n for n, done in counts if n + done <= _SEARCH), default=0)
     count = max((n for n, _ in counts), default=0) - searching
     steps = int(rank.ledger.count.sum())
-    share = min(count / steps, 1.0) if steps else 0.0
-    if count < _FEWEST or share < LEAST:
+    part = min(count / steps, 1.0) if steps else 0.0
+    if count < _FEWEST or part < LEAST:
         return
-    lost = int(share * rank.ledger.stepped)
+    # The optimizer, which they skip, is no part of them.
+    lost = int(part * (rank.ledger.stepped - int(rank.ledger.of("optimizer").sum())))
     yield Finding(
         kind="skipped_steps",
-        problem=f"{count} of {steps} steps ({percent(share)}) had no effect: their gradients were "
+        problem=f"{count} of {steps} steps ({percent(part)}) had no effect: their gradients were "
         "not finite, and the GradScaler skipped the optimizer",
         advice="find the first operator that gives inf or nan (torch.autograd.detect_anomaly), "
         "compute the loss in float32, clip gradients after scaler.unscale_(), or use bfloat16",
@@ -43,7 +44,7 @@ def skipped(_: Case, rank: Rank) -> Iterator[Finding]:
         lost_ns=lost,
         low_ns=lost,
         high_ns=lost,
-        share=share,
+        share=lost / rank.ledger.stepped,
         confidence=0.95,
         evidence=(Evidence("events", EVENT, count, "updates", steps),),
         command="haiprof report",

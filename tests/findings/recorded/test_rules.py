@@ -370,6 +370,17 @@ def test_packets_that_are_lost_are_why_communication_takes_long() -> None:
     assert kinds(*moving(1), operations=operations(4, 1 << 20), nodes=[lossy]) == []
 
 
+def test_evaluation_is_a_fault_only_if_it_is_frequent_and_long() -> None:
+    def evaluating(every: int, ms: float) -> list[str]:
+        own = life(seldom={n: {"eval": ms} for n in range(0, STEPS, every)})
+        lines = [*torch_lines(80), line("evaluation", 20, "judge (/job/train.py:70)")]
+        return [f"{each.kind} {each.line}" for each in found(rank(own, lines))]
+
+    assert evaluating(5, 100) == ["logging judge (/job/train.py:70)"]
+    assert evaluating(50, 3000) == []
+    assert evaluating(5, 40) == []
+
+
 def test_threads_that_communicate_and_have_no_cpu() -> None:
     def job(waited: float, ms: float = 20) -> list[str]:
         queued = [stats(talk=1.0), stats(talk=waited)]
@@ -507,7 +518,8 @@ def test_updates_that_a_scaler_skips_are_time_without_effect() -> None:
     assert first.kind == "skipped_steps"
     # The first five are within the first twenty, in which it finds its scale.
     assert first.problem.startswith("20 of 100 steps (20 %) had no effect: their gradients were")
-    assert first.lost_ns == int(0.2 * life().stepped)
+    without_optimizer = life().stepped - int(life().of("optimizer").sum())
+    assert first.lost_ns == int(0.2 * without_optimizer)
 
 
 @pytest.mark.parametrize(
