@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 MESSAGES: Final = ("send", "recv")
@@ -148,7 +148,9 @@ def stuck(ranks: Mapping[int, Rank], world_size: int | None = None) -> Stuck | N
         missing = tuple(number for number in sinks if number not in ranks)
         return Stuck("rank_never_arrived", sinks, tuple(waiting), longest, missing=missing)
     if ends:
-        return None
+        # Those for whom the transfer has ended wait further on.
+        first = _stalled(ranks, {number: blocked[number] for number in ends}, members)
+        return first and replace(first, waiting=tuple(sorted(blocked)))
     circle = _circle(edges)
     within = {number: _wait_within(edges[number], circle) for number in circle}
     asked = {number: str(wait) for number, wait in within.items()}

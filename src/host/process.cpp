@@ -67,7 +67,7 @@ class ProcessSource final : public sampler::Source {
   ProcessSource(const Roots& roots, std::shared_ptr<Processes> processes)
       : procfs_(roots.own_procfs), processes_(std::move(processes)), page_(sysconf(_SC_PAGESIZE)) {}
 
-  std::string_view name() const noexcept override { return "process"; }
+  std::string_view name() const noexcept override { return kProcess; }
 
   Status open(SeriesTable&) override {
     if (exists(procfs_)) return {};

@@ -36,6 +36,7 @@ std::unique_ptr<sampler::Source> make_frequency(const Roots& roots);
 
 // The first updates the trees; the second, which looks closer and less often, uses them.
 class Processes;
+inline constexpr std::string_view kProcess = "process";
 std::unique_ptr<sampler::Source> make_process(const Roots& roots,
                                               std::shared_ptr<Processes> processes);
 std::unique_ptr<sampler::Source> make_placement(const Roots& roots,

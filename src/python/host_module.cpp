@@ -53,7 +53,10 @@ class HostSampler {
 
   void watch(std::int64_t pid) {
     const pid_t checked = checked_pid(pid);
-    locked([&] { sampler_.watch(checked); });
+    locked([&] {
+      sampler_.watch(checked);
+      sampler_.hasten(host::kProcess);  // its rates begin now
+    });
   }
 
   void unwatch(std::int64_t pid) {

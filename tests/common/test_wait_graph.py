@@ -60,6 +60,12 @@ def test_all_have_come_and_it_does_not_end() -> None:
     assert (why.kind, why.culprits, why.waiting) == ("stalled_transfer", (), (0, 1, 2))
 
 
+def test_a_rank_for_which_it_has_ended_waits_further_on() -> None:
+    why = found(rank(8, wait(8)), rank(7, wait(7)), rank(7, wait(7)))
+    assert (why.kind, why.culprits, why.waiting) == ("stalled_transfer", (), (0, 1, 2))
+    assert why.wait.sequence == 7
+
+
 def test_where_ends_are_not_seen_only_who_has_not_come_counts() -> None:
     asked = wait(known=False)
     assert stuck({n: rank(7, asked) for n in range(3)}) is None

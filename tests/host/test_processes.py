@@ -58,6 +58,18 @@ def test_a_tree_worked_out_by_hand(node: Node) -> None:
     }
 
 
+def test_rates_of_a_process_begin_when_it_is_watched(node: Node) -> None:
+    sampler = node.sampler(10.0)
+    node.tick(sampler)
+    node.process(10, waited=0, switches=(0, 0))
+    sampler.watch(10)
+    assert sampler.next_due_ns <= node.now
+    node.tick(sampler, 1.0)
+    node.process(10, waited=3_000_000_000, switches=(0, 0))
+    values = of(node.tick(sampler, 10.0), 10)
+    assert values["proc.cpu_wait.percent", None] == pytest.approx(30)
+
+
 def test_a_reused_pid_is_another_process(node: Node) -> None:
     node.process(10)
     node.process(11, 10, io=(0, 1000, 0, 0))

@@ -32,6 +32,8 @@ LINKS_SCHEMA: Final = {
     "text": pl.String(),
     "attributes": pl.String(),
 }
+#: The metric of the time that threads which communicate wait for a CPU, percent.
+TALKERS_WAIT: Final = "proc.communication_wait.percent"
 #: Kinds of events that rules look at.
 FACTS: Final = ("loader", "threads", "ddp", "autograd", "compile", "skipped_update", "start")
 
@@ -79,6 +81,15 @@ class Rank:
     def stat(self, metric: str) -> Stat | None:
         """Return what was sampled of a metric of its process."""
         return None if self.summary is None else self.summary.stats.get(metric)
+
+    @property
+    def delayed_transfers(self) -> int:
+        """How long a thread that communicates had no CPU during transfers, at most, ns."""
+        queued = self.stat(TALKERS_WAIT)
+        if queued is None:
+            return 0
+        waited = int(queued.mean / 100 * self.ledger.stepped)
+        return min(waited, int(self.ledger.of("transfer").sum()))
 
     def spent(self, samples: Mapping[str, int]) -> int:
         """Return the time that samples of the training thread stand for, ns.

@@ -62,20 +62,26 @@ def queue(case: Case, rank: Rank) -> Iterator[Finding]:
     if taker is None:
         return
     since, until = rank.extent(part)
+    stepped, delayed = rank.ledger.stepped, rank.delayed_transfers
+    evidence = [rank.of("cpu_queue"), *taker.evidence]
+    if delayed:
+        evidence.append(
+            Evidence("samples", "transfers whose threads had no CPU", delayed, "ns", stepped)
+        )
     yield Finding(
         kind=taker.kind,
         problem=taker.problem,
         advice=taker.advice,
         ranks=rank.numbers,
-        lost_ns=int(part.sum()),
-        low_ns=int(share.low * rank.ledger.stepped),
-        high_ns=int(share.high * rank.ledger.stepped),
-        share=share.share,
+        lost_ns=int(part.sum()) + delayed,
+        low_ns=int(share.low * stepped) + delayed,
+        high_ns=int(share.high * stepped) + delayed,
+        share=share.share + delayed / stepped,
         confidence=0.85,
         since=since,
         until=until,
         phase="cpu_queue",
-        evidence=(rank.of("cpu_queue"), *taker.evidence),
+        evidence=tuple(evidence),
         command="haiprof top",
     )
 

@@ -17,7 +17,7 @@ import polars as pl
 
 from haiprof.common.numbers import milliseconds, percent, size
 from haiprof.findings.finding import LEAST, SURE, Evidence, Finding
-from haiprof.findings.recorded.case import Case, Numbers, Rank
+from haiprof.findings.recorded.case import TALKERS_WAIT, Case, Numbers, Rank
 from haiprof.findings.recorded.hot import functions
 from haiprof.views.run import blocks
 from haiprof.views.run.ledger import CAUSES, CODE, Ledger, together
@@ -52,7 +52,6 @@ _SENT: Final = "tcp.sent.segments_per_s"
 _RESENT: Final = "tcp.retransmitted.segments_per_s"
 #: A healthy network loses less than a thousandth; at a hundredth TCP is a fraction as fast.
 _LOSSY: Final = 0.01
-_QUEUED: Final = "proc.communication_wait.percent"
 #: Threads that communicate have no CPU for this share of the time of transfers …
 _STARVED: Final = 0.5
 #: … which is worth a finding from here on: any thread is in a queue now and then.
@@ -359,12 +358,6 @@ def _resent(case: Case) -> float:
     return max(shares)
 
 
-def _queued_communication(job: _Aligned) -> int:
-    """Return how long, at the worst rank, a thread that communicates was ready and had no CPU."""
-    shares = [stat.mean / 100 for rank in job.ranks if (stat := rank.stat(_QUEUED))]
-    return int(max(shares, default=0.0) * int(job.duration.sum()))
-
-
 def communication(case: Case) -> Iterator[Finding]:
     """Say that the time of communication itself is not hidden: it is lost, small or large."""
     job = _aligned(case)
@@ -395,10 +388,15 @@ def communication(case: Case) -> Iterator[Finding]:
             refuted_by=(("the time is waiting for a rank", True),),
         )
         return
-    queued = _queued_communication(job)
-    # Where the loop itself waits for a CPU, that is the finding.
+    delayed = max(rank.delayed_transfers for rank in job.ranks)
+    # Where the loop itself waits for a CPU, that is the finding, and has their cost.
     alone = _queued(job) <= share.share / 2
-    if alone and share.share >= _QUEUES and queued >= _STARVED * int(moved.sum()):
+    if not alone:
+        moved = (moved * (1 - min(delayed / int(moved.sum()), 1.0))).astype(np.int64)
+        share = blocks.share(moved, job.duration, job.begins)
+        if share.share < LEAST or share.low < SURE:
+            return
+    elif share.share >= _QUEUES and delayed >= _STARVED * int(moved.sum()):
         yield _of_job(
             job,
             moved,
@@ -410,7 +408,7 @@ def communication(case: Case) -> Iterator[Finding]:
             "an affinity that is not too narrow",
             confidence=0.85,
             phase="transfer",
-            evidence=(took, Evidence("samples", _QUEUED, queued, "ns", whole)),
+            evidence=(took, Evidence("samples", TALKERS_WAIT, delayed, "ns", whole)),
             refuted_by=(("the time is waiting for a rank", True),),
         )
         return

@@ -394,6 +394,29 @@ def test_threads_that_communicate_and_have_no_cpu() -> None:
     assert job(5.0, 40) == ["exposed_communication"]
 
 
+def test_transfers_are_delayed_as_long_as_their_threads_had_no_cpu() -> None:
+    one = moving(20)[0]
+    moved, stepped = int(one.ledger.of("transfer").sum()), one.ledger.stepped
+    assert one.delayed_transfers == 0
+    for percent, delayed in ((5.0, int(0.05 * stepped)), (90.0, moved)):
+        with_wait = dataclasses.replace(one, summary=stats(talk=percent))
+        assert with_wait.delayed_transfers == delayed
+
+
+def test_a_shortage_of_cpus_costs_the_transfers_that_it_delays_too() -> None:
+    waits = [(160 + 120 * n, 180 + 120 * n) for n in range(STEPS)]
+    pending = [(low, low, high, 1) for low, high in waits]
+    queue = [(100, 0), *((100 + 120 * n, 40.0) for n in range(1, STEPS + 1))]
+    own = life({"backward": 80}, waits=waits, pending=pending, queue=queue)
+    summary = stats(cpu=100, talk=50.0)
+    ranks = [rank(own, torch_lines(100), number=n, summary=summary) for n in range(2)]
+    (finding,) = found(*ranks, nodes=[node(90)], operations=operations(4, 1 << 20))
+    assert finding.kind == "cpu_neighbour"
+    both = int(own.of("cpu_queue").sum()) + int(own.of("transfer").sum())
+    assert finding.lost_ns == both
+    assert "transfers whose threads had no CPU" in [each.metric for each in finding.evidence]
+
+
 def test_what_the_job_waits_for_itself_is_hidden_by_nothing() -> None:
     asks = line("transfer", 20, state="waiting", waits_in="futex_do_wait", gil=False,
                 file="x/torch/distributed/distributed_c10d.py", package="torch")  # fmt: skip
