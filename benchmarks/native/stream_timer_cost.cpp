@@ -26,7 +26,6 @@ double per_call(int calls, void (*call)()) {
 }
 
 const gpu::Driver driver = test::timed_driver();
-const gpu::Cupti cupti;
 gpu::cuda::Event event = nullptr;
 
 // An optimizer's step: two boundaries and one span.
@@ -74,10 +73,10 @@ int main(int argc, char** argv) {
   gpu::StreamTimer& timer = gpu::stream_timer();
   timer.set_caller(&caller);
   timer.begin_thread();
-  if (!timer.arm(driver, cupti).ok()) return 1;
+  if (!timer.arm(driver).ok()) return 1;
   timer.disarm();
   const benchmark::Rounds unused = boundary_ns(2000, 0, nothing);
-  timer.arm(driver, cupti);
+  timer.arm(driver);
   // Every event is made once.
   for (int i = 0; i < 1100; ++i) gpu::release(timer.record());
   const gpu::TimerCounts before = timer.counts();
