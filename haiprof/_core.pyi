@@ -17,6 +17,7 @@ CATEGORIES: Final[tuple[str, ...]]
 ACTIVITY_KINDS: Final[tuple[str, ...]]
 OPERATIONS: Final[tuple[str, ...]]
 COLLECTIVE_SIDES: Final[tuple[str, ...]]
+NCCL_SIDES: Final[tuple[str, ...]]
 #: By c10's numbers; "other" stands for those that have no short name.
 ELEMENT_TYPES: Final[tuple[str, ...]]
 

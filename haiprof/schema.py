@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MAJOR: Final = 1
-MINOR: Final = 6
+MINOR: Final = 7
 
 #: The numbers of inference steps count from here, because those of a training count from 0.
 INFERENCE: Final = 1 << 31
@@ -280,6 +280,43 @@ COLLECTIVES: Final = Table(
     ),
 )
 
+NCCL: Final = Table(
+    "nccl",
+    "what NCCL's profiler interface says of one operation: on the host, or on the network",
+    _columns(
+        (
+            "start",
+            "int64",
+            "ns, UTC epoch: NCCL began to enqueue it; its proxy took up the first transfer",
+        ),
+        ("duration", "int64", "ns: until it was enqueued; until the last transfer had ended"),
+        ("side", "text", "host, network: the further columns up to step are the host's"),
+        ("id", "uint64", "of the operation, in this process"),
+        ("communicator", "text", "NCCL's id of it, the same on all ranks, hexadecimal", True),
+        ("name", "text", "what the job calls the communicator", True),
+        ("place", "uint32", "rank in the communicator", True),
+        ("ranks", "uint32", "in the communicator", True),
+        ("nodes", "uint32", "that the communicator spans", True),
+        ("op", "text", "all_reduce, all_gather, send, …", True),
+        (
+            "sequence",
+            "uint64",
+            "among those of the communicator that are of the same function; of messages none",
+            True,
+        ),
+        ("type", "text", "element type", True),
+        ("elements", "int64", "as the call has them: of one rank", True),
+        ("bytes", "int64", "that these take", True),
+        ("algorithm", "text", "RING, TREE, NVLS, …; CE: copy engines", True),
+        ("protocol", "text", "LL, LL128, SIMPLE", True),
+        ("channels", "uint16", "that it uses", True),
+        ("peer", "uint32", "place of the other end of a message, else of the root", True),
+        ("step", "uint32", "number of the step in which it was enqueued", True),
+        ("transfers", "uint32", "that have ended: one for each channel, peer and direction", True),
+        ("cut_off", "uint16", "1: its communicator ended before it", True),
+    ),
+)
+
 FLOWS: Final = Table(
     "flows",
     "one end of an arrow between two spans",
@@ -295,7 +332,7 @@ FLOWS: Final = Table(
 TABLES: Final[dict[str, Table]] = {
     t.name: t
     for t in (
-        *(SPANS, EVENTS, SAMPLES, KERNELS, DEVICE_SPANS, ALLOCATIONS, COLLECTIVES, FLOWS),
+        *(SPANS, EVENTS, SAMPLES, KERNELS, DEVICE_SPANS, ALLOCATIONS, COLLECTIVES, NCCL, FLOWS),
         *(FRAMES, STACKS),
     )
 }

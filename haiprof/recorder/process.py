@@ -428,13 +428,15 @@ _LOSS_TEXT: Final = {
     "(ring_mib) keeps them",
     "names": "{} names or attributes were too long for the ring; a larger ring (ring_mib) may "
     "keep them",
+    "no_place": "{} operations of NCCL were not followed, because too many were under way",
     "corrupt_chunks": "{} chunks made no sense and were skipped",
     "unknown_records": "{} records were of a kind that this version does not know",
 }
 
 
 def _lost_records(losses: dict[str, int]) -> int:
-    return sum(losses[cause] for cause in ("overwritten", "nested", "too_big", "no_lane"))
+    causes = ("overwritten", "nested", "too_big", "no_lane", "no_place")
+    return sum(losses[cause] for cause in causes)
 
 
 def rings_in(folder: Path) -> list[Path]:

@@ -26,6 +26,9 @@ _NUMBERED: Final = {
     ("collectives", "side"): _core.COLLECTIVE_SIDES,
     ("collectives", "op"): _core.OPERATIONS,
     ("collectives", "type"): _core.ELEMENT_TYPES,
+    ("nccl", "side"): _core.NCCL_SIDES,
+    ("nccl", "op"): _core.OPERATIONS,
+    ("nccl", "type"): _core.ELEMENT_TYPES,
 }
 #: With this many texts in one column, rows of our own go on in a new file without them. (A ring's
 #: go on in the same file: their dictionary begins anew there, see ``src/drain/columns.h``.)

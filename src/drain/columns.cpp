@@ -24,6 +24,11 @@ bool payload_of(const ring::RecordView& record, Payload& payload,
   return true;
 }
 
+// Of an element of a numbered type; 0: not known.
+std::uint64_t bytes_of(std::uint8_t type) noexcept {
+  return type < std::size(ring::kElementTypes) ? ring::kElementTypes[type].bytes : 0;
+}
+
 std::int64_t duration_ns(std::uint32_t duration, std::uint16_t flags) noexcept {
   return static_cast<std::int64_t>(duration) * ((flags & ring::kLongDuration) != 0 ? 1024 : 1);
 }
@@ -73,9 +78,11 @@ void TextColumn::clear() {
   ++renewed;
 }
 
-std::array<TextColumn*, 10> Drain::text_columns() noexcept {
-  return {&spans.name,    &spans.attributes, &events.kind,  &events.text,       &events.attributes,
-          &values.metric, &values.instance,  &kernels.name, &device_spans.name, &collectives.group};
+std::array<TextColumn*, 14> Drain::text_columns() noexcept {
+  return {&spans.name,        &spans.attributes,  &events.kind,       &events.text,
+          &events.attributes, &values.metric,     &values.instance,   &kernels.name,
+          &device_spans.name, &collectives.group, &nccl.communicator, &nccl.name,
+          &nccl.algorithm,    &nccl.protocol};
 }
 
 ring::Refusal Drain::open(const std::string& path, const Through& through,
@@ -218,6 +225,20 @@ void Drain::take(const ring::RecordView& record) {
       take_wait(record, p);
       return;
     }
+    case ring::RecordType::nccl: {
+      ring::NcclPayload p;
+      if (!payload_of(record, p)) break;
+      if (on_disk("nccl", record)) return;
+      take_nccl(record, p);
+      return;
+    }
+    case ring::RecordType::nccl_network: {
+      ring::NcclNetworkPayload p;
+      if (!payload_of(record, p)) break;
+      if (on_disk("nccl", record)) return;
+      take_network(record, p);
+      return;
+    }
     case ring::RecordType::rebase:
       return;
   }
@@ -298,8 +319,7 @@ void Drain::take_collective(const ring::RecordView& record, const ring::Collecti
     t.elements_in.push_null();
     t.elements_out.push_null();
   }
-  const std::uint64_t each =
-      p.type < std::size(ring::kElementTypes) ? ring::kElementTypes[p.type].bytes : 0;
+  const std::uint64_t each = bytes_of(p.type);
   if (each != 0) {
     t.bytes.push(static_cast<std::int64_t>(p.elements_in * each));
   } else {
@@ -336,6 +356,58 @@ void Drain::take_wait(const ring::RecordView& record, const ring::CollectiveWait
   t.failed.push_null();
 }
 
+void Drain::take_nccl(const ring::RecordView& record, const ring::NcclPayload& p) {
+  Nccl& t = nccl;
+  const std::int64_t end = timeline_.utc_ns(record.ticks);
+  const std::int64_t start = timeline_.utc_ns(record.ticks - p.duration_ticks);
+  t.start.push(start);
+  t.duration.push(difference(end, start));
+  t.side.push(static_cast<std::uint32_t>(NcclSide::host));
+  t.id.push(p.id);
+  t.communicator.push_text(record, p.communicator);
+  t.name.push_text(record, p.name);
+  t.place.push_unless(p.rank, kNone);
+  t.ranks.push_unless(p.size, kNone);
+  t.nodes.push_unless(p.nodes, kNone);
+  t.operation.push(static_cast<std::uint32_t>(p.operation));
+  t.sequence.push_unless(p.sequence, ring::kNoSequence);
+  t.type.push_unless(p.type, ring::kNoType);
+  t.elements.push(static_cast<std::int64_t>(p.elements));
+  const std::uint64_t each = bytes_of(p.type);
+  if (each != 0) {
+    t.bytes.push(static_cast<std::int64_t>(p.elements * each));
+  } else {
+    t.bytes.push_null();
+  }
+  t.algorithm.push_text(record, p.algorithm);
+  t.protocol.push_text(record, p.protocol);
+  t.channels.push_unless(p.channels, 0);
+  t.peer.push_unless(p.peer, kNone);
+  t.step.push_unless(p.step, kNone);
+  t.transfers.push_null();
+  t.cut_off.push_unless((p.flags & ring::kCutOff) != 0 ? 1 : 0, 0);
+}
+
+void Drain::take_network(const ring::RecordView& record, const ring::NcclNetworkPayload& p) {
+  Nccl& t = nccl;
+  const std::int64_t end = timeline_.utc_ns(record.ticks);
+  const std::int64_t start = timeline_.utc_ns(record.ticks - p.duration_ticks);
+  t.start.push(start);
+  t.duration.push(difference(end, start));
+  t.side.push(static_cast<std::uint32_t>(NcclSide::network));
+  t.id.push(p.id);
+  for (auto* column : {&t.communicator, &t.name, &t.algorithm, &t.protocol}) column->push_null();
+  for (auto* column : {&t.place, &t.ranks, &t.nodes, &t.operation, &t.type, &t.peer, &t.step}) {
+    column->push_null();
+  }
+  t.sequence.push_null();
+  t.elements.push_null();
+  t.bytes.push_null();
+  t.channels.push_null();
+  t.transfers.push(p.transfers);
+  t.cut_off.push_unless((p.flags & ring::kCutOff) != 0 ? 1 : 0, 0);
+}
+
 namespace {
 
 template <typename Function>
@@ -370,6 +442,14 @@ void each_column(Collectives& t, Function&& f) {
       f(t.begun), f(t.peer), f(t.failed);
 }
 
+template <typename Function>
+void each_column(Nccl& t, Function&& f) {
+  f(t.start), f(t.duration), f(t.side), f(t.id), f(t.communicator), f(t.name), f(t.place),
+      f(t.ranks), f(t.nodes), f(t.operation), f(t.sequence), f(t.type), f(t.elements), f(t.bytes),
+      f(t.algorithm), f(t.protocol), f(t.channels), f(t.peer), f(t.step), f(t.transfers),
+      f(t.cut_off);
+}
+
 }  // namespace
 
 void Drain::clear() {
@@ -380,6 +460,7 @@ void Drain::clear() {
   each_column(kernels, clear_column);
   each_column(device_spans, clear_column);
   each_column(collectives, clear_column);
+  each_column(nccl, clear_column);
 }
 
 }  // namespace haiprof::drain

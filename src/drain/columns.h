@@ -185,6 +185,29 @@ enum class Side : std::uint32_t {
 };
 inline constexpr const char* kSideNames[] = {"other", "host", "device", "work", "wait"};
 
+struct Nccl {
+  Column<std::int64_t> start, duration;
+  Column<std::uint32_t> side;  // NcclSide numbers
+  Column<std::uint64_t> id;
+  TextColumn communicator, name;
+  Column<std::uint32_t> place, ranks, nodes;
+  Column<std::uint32_t> operation;  // ring::Operation numbers
+  Column<std::uint64_t> sequence;
+  Column<std::uint32_t> type;  // numbers of ring::kElementTypes
+  Column<std::int64_t> elements, bytes;
+  TextColumn algorithm, protocol;
+  Column<std::uint16_t> channels;
+  Column<std::uint32_t> peer, step, transfers;
+  Column<std::uint16_t> cut_off;
+};
+// What of an operation of NCCL a row is.
+enum class NcclSide : std::uint32_t {
+  other = 0,
+  host = 1,     // it is enqueued
+  network = 2,  // its transfers over the network
+};
+inline constexpr const char* kNcclSideNames[] = {"other", "host", "network"};
+
 // Drains one ring into columns.
 class Drain {
  public:
@@ -214,17 +237,20 @@ class Drain {
   Kernels kernels;
   DeviceSpans device_spans;
   Collectives collectives;
+  Nccl nccl;
   // By ordinal; texts are string table ids. No table of its own: the process file has them.
   std::map<std::uint16_t, ring::DevicePayload> devices;
 
  private:
-  std::array<TextColumn*, 10> text_columns() noexcept;
+  std::array<TextColumn*, 14> text_columns() noexcept;
   void take(const ring::RecordView& record);
   void take_kernel(const ring::RecordView& record, const ring::KernelPayload& p,
                    std::uint32_t graph, std::uint64_t graph_node);
   void take_activity(const ring::RecordView& record, const ring::ActivityPayload& p);
   void take_collective(const ring::RecordView& record, const ring::CollectivePayload& p);
   void take_wait(const ring::RecordView& record, const ring::CollectiveWaitPayload& p);
+  void take_nccl(const ring::RecordView& record, const ring::NcclPayload& p);
+  void take_network(const ring::RecordView& record, const ring::NcclNetworkPayload& p);
   bool on_disk(const char* table, const ring::RecordView& record) const;
 
   ring::Reader reader_;

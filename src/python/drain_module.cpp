@@ -189,6 +189,32 @@ class RingReader {
       put(d, "failed", t.failed);
       tables["collectives"] = d;
     }
+    if (drain_.nccl.start.rows() > 0) {
+      const drain::Nccl& t = drain_.nccl;
+      py::dict d;
+      put(d, "start", t.start);
+      put(d, "duration", t.duration);
+      put(d, "side", t.side);
+      put(d, "id", t.id);
+      put(d, "communicator", t.communicator);
+      put(d, "name", t.name);
+      put(d, "place", t.place);
+      put(d, "ranks", t.ranks);
+      put(d, "nodes", t.nodes);
+      put(d, "op", t.operation);
+      put(d, "sequence", t.sequence);
+      put(d, "type", t.type);
+      put(d, "elements", t.elements);
+      put(d, "bytes", t.bytes);
+      put(d, "algorithm", t.algorithm);
+      put(d, "protocol", t.protocol);
+      put(d, "channels", t.channels);
+      put(d, "peer", t.peer);
+      put(d, "step", t.step);
+      put(d, "transfers", t.transfers);
+      put(d, "cut_off", t.cut_off);
+      tables["nccl"] = d;
+    }
     return tables;
   }
 
@@ -237,6 +263,7 @@ class RingReader {
     d["too_big"] = r.dropped(ring::Drop::too_big);
     d["no_lane"] = r.dropped(ring::Drop::no_lane);
     d["names"] = r.dropped(ring::Drop::no_name);
+    d["no_place"] = r.dropped(ring::Drop::no_place);
     d["corrupt_chunks"] = r.corrupt_chunks();
     d["unknown_records"] = drain_.unknown_records();
     return d;
@@ -336,6 +363,11 @@ class RingReader {
       if (column == "name") return &drain_.device_spans.name;
     } else if (table == "collectives") {
       if (column == "group") return &drain_.collectives.group;
+    } else if (table == "nccl") {
+      if (column == "communicator") return &drain_.nccl.communicator;
+      if (column == "name") return &drain_.nccl.name;
+      if (column == "algorithm") return &drain_.nccl.algorithm;
+      if (column == "protocol") return &drain_.nccl.protocol;
     }
     return nullptr;
   }
@@ -358,6 +390,7 @@ void register_drain(py::module_& module) {
   module.attr("ACTIVITY_KINDS") = names(ring::kActivityNames);
   module.attr("OPERATIONS") = names(ring::kOperationNames);
   module.attr("COLLECTIVE_SIDES") = names(drain::kSideNames);
+  module.attr("NCCL_SIDES") = names(drain::kNcclSideNames);
   py::tuple types(std::size(ring::kElementTypes));
   for (std::size_t i = 0; i < types.size(); ++i) types[i] = py::str(ring::kElementTypes[i].name);
   module.attr("ELEMENT_TYPES") = types;

@@ -88,6 +88,7 @@ py::dict losses() {
   d["too_big"] = ring::dropped(ring::Drop::too_big);
   d["no_lane"] = ring::dropped(ring::Drop::no_lane);
   d["names"] = ring::dropped(ring::Drop::no_name);
+  d["no_place"] = ring::dropped(ring::Drop::no_place);
   return d;
 }
 

@@ -86,7 +86,7 @@ namespace haiprof::ring {
 
 inline constexpr std::uint64_t kMagic = 0x31474E4952494148ULL;  // "HAIRING1" in little-endian order
 inline constexpr std::uint16_t kLayoutMajor = 1;
-inline constexpr std::uint16_t kLayoutMinor = 10;
+inline constexpr std::uint16_t kLayoutMinor = 11;
 
 inline constexpr std::size_t kChunkBytes = 64 * 1024;
 inline constexpr std::size_t kClockSlots = 64;
@@ -112,10 +112,11 @@ enum class RingState : std::uint32_t {
 
 // Why a record was dropped before it reached a lane. Index into SuperBlock::dropped.
 enum class Drop : std::uint32_t {
-  nested = 0,   // pushed from inside another push of the same thread (a signal handler)
-  too_big = 1,  // larger than a chunk
-  no_lane = 2,  // every lane is taken
-  no_name = 3,  // no room for a text: the record is kept, its text is lost
+  nested = 0,    // pushed from inside another push of the same thread (a signal handler)
+  too_big = 1,   // larger than a chunk
+  no_lane = 2,   // every lane is taken
+  no_name = 3,   // no room for a text: the record is kept, its text is lost
+  no_place = 4,  // too many operations of NCCL were under way; since layout 1.11
   count = 8,
 };
 
@@ -267,6 +268,8 @@ enum class RecordType : std::uint16_t {
   device = 20,           // a GPU that this process uses; since layout 1.2
   collective = 21,       // a communication of torch.distributed; since layout 1.8
   collective_wait = 22,  // how long a thread of the job waited for one; since layout 1.8
+  nccl = 23,             // an operation of NCCL, as the host enqueues it; since layout 1.11
+  nccl_network = 24,     // the same one on the network; since layout 1.11
 };
 
 struct RecordHeader {
@@ -476,8 +479,41 @@ struct CollectiveWaitPayload {
   std::uint8_t reserved[7];
 };
 
+// The record's own ticks are when NCCL had enqueued it.
+struct NcclPayload {
+  std::uint64_t duration_ticks;  // since it began to
+  std::uint64_t id;              // its number in the process, from 1
+  std::uint64_t sequence;        // as NCCL counts; kNoSequence: it does not
+  std::uint64_t elements;
+  std::uint32_t communicator;  // text: NCCL's id of it, the same on all ranks
+  std::uint32_t name;          // text: what the job calls it; kNone
+  std::uint32_t rank, size;    // in the communicator
+  std::uint32_t nodes;         // that it spans
+  std::uint32_t algorithm;     // text, in NCCL's words; kNone
+  std::uint32_t protocol;      // the same
+  std::uint32_t peer;          // rank: of a message the other end, else the root; kNone
+  std::uint32_t step;
+  Operation operation;
+  std::uint8_t type;      // as in CollectivePayload
+  std::uint8_t channels;  // 0: not known
+  std::uint8_t flags;
+};
+inline constexpr std::uint64_t kNoSequence = ~0ULL;
+inline constexpr std::uint8_t kCutOff = 1;  // its communicator ended before it
+
+// The record's own ticks are when the last of its transfers ended. One whose transfers come in
+// several lots has several of these: each covers all from the first on.
+struct NcclNetworkPayload {
+  std::uint64_t duration_ticks;  // since NCCL's proxy took up the first
+  std::uint64_t id;              // as NcclPayload has it
+  std::uint32_t transfers;       // that have ended
+  std::uint32_t flags;
+};
+
 static_assert(sizeof(RecordHeader) == 8);
 static_assert(sizeof(CollectivePayload) == 64);
+static_assert(sizeof(NcclPayload) == 72);
+static_assert(sizeof(NcclNetworkPayload) == 24);
 static_assert(sizeof(CollectiveWaitPayload) == 40);
 static_assert(sizeof(RebasePayload) == 16);
 static_assert(sizeof(SpanPayload) == 32);

@@ -30,6 +30,8 @@ _SPANS: Final = Wanted(
 #: Slow sources are read every 64 s at least.
 _SAMPLES: Final = Wanted(schema.SAMPLES, ("time", "metric", "instance", "value"), 80)
 _EVENTS: Final = Wanted(schema.EVENTS, ("time", "kind", "text"), 20)
+#: Causes for which a record is lost; others lose a part of one.
+_LOST: Final = ("overwritten", "nested", "too_big", "no_lane", "no_place")
 #: Kinds of events that are worth a line while the job runs.
 SHOWN_EVENTS: Final = frozenset(
     {
@@ -348,7 +350,7 @@ def _latest_event(part: Part, watched: Watched) -> Event | None:
 def _lost(part: Part) -> int:
     try:
         causes = json.loads(part.metadata.get(schema.KEY_LOST.encode(), b"{}"))
-        return sum(int(causes.get(c, 0)) for c in ("overwritten", "nested", "too_big", "no_lane"))
+        return sum(int(causes.get(cause, 0)) for cause in _LOST)
     except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         return 0
 
