@@ -683,6 +683,9 @@ def watch_collectives() -> list[str]:
         none, or of an unknown version.
     """
 
+def nccl_version_asked() -> int:
+    """Return the version of its profiler interface with which NCCL has come; 0: it has not."""
+
 def leave_collectives() -> None:
     """Record it no longer. Idempotent."""
 

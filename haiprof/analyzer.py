@@ -284,6 +284,7 @@ class Analyzer:
     stacks = _of_records(RecordedAnswers.stacks)
     flame = _of_records(RecordedAnswers.flame)
     collectives = _of_records(RecordedAnswers.collectives)
+    nccl = _of_records(RecordedAnswers.nccl)
     waits = _of_records(RecordedAnswers.waits)
     kernels_recorded = _of_records(RecordedAnswers.kernels_recorded)
     pipeline = _of_records(RecordedAnswers.pipeline)

@@ -64,8 +64,8 @@ def build_native(target: str, sanitizers: str = "") -> Path:
     """Build one of CMake's targets and return the folder of that build.
 
     Args:
-        target: ``native_tests``, ``fuzzers``, ``test_programs``, ``gpu_programs`` or
-            ``benchmark_programs``.
+        target: ``native_tests``, ``fuzzers``, ``test_programs``, ``gpu_programs``,
+            ``nccl_programs`` or ``benchmark_programs``.
         sanitizers: as the compiler's ``-fsanitize`` takes them; none by default.
     """
     build = _folder(sanitizers)

@@ -442,6 +442,23 @@ def make_sampled_run(folder: Path, loads: int, step_ms: float = 100.0) -> Path:
     return run
 
 
+def nccl_loop(place: int, steps: int) -> list[Row]:
+    """Make an all-reduce of two nodes in each step, as NCCL says: enqueued, then on the network."""
+    where = {"communicator": "00c0ffee00c0ffee", "place": place, "ranks": 2, "nodes": 2}
+    what = {"op": "all_reduce", "type": "fp32", "elements": 1 << 20, "bytes": 4 << 20}
+    how = {"algorithm": "RING", "protocol": "SIMPLE", "channels": 16}
+
+    def row(start: float, duration: float, side: str, step: int) -> Row:
+        times = {"start": T0 + round(start * MS), "duration": round(duration * MS)}
+        return {**times, "side": side, "id": step + 1}
+
+    hosts = [
+        row(12 * n + 6, 0.02, "host", n) | where | what | how | {"sequence": n, "step": n}
+        for n in range(steps)
+    ]
+    return hosts + [row(12 * n + 6.1, 1.0, "network", n) | {"transfers": 32} for n in range(steps)]
+
+
 def make_gpu_run(folder: Path, ranks: int = 1, steps: int = 118, windows: bool = True) -> Path:
     """Make a run with a GPU for each rank, in which steps 10 to 19 have kernels if ``windows``."""
     run = make_run(folder, ranks, steps, gpus=ranks)
@@ -457,6 +474,7 @@ def make_gpu_run(folder: Path, ranks: int = 1, steps: int = 118, windows: bool =
         write_closed(process, schema.STACKS, stack_loop(steps))
         if ranks == 2:
             write_closed(process, schema.COLLECTIVES, collective_loop(rank, 10))
+            write_closed(process, schema.NCCL, nccl_loop(rank, 10))
         if windows:
             events = [recording_begins(120.0), recording_ends(240.0), measured(1)]
             events += [group("0", range(ranks))] if ranks == 2 else []

@@ -14,6 +14,7 @@ import polars as pl
 from haiprof import schema
 from haiprof.answers import collectives as collective_answers
 from haiprof.answers import gpu, host_clocks, late_ranks, one_process, pipeline, sql
+from haiprof.answers import nccl as nccl_answers
 from haiprof.answers import processes as process_rows
 from haiprof.answers import stacks as stack_answers
 from haiprof.answers import steps as step_answers
@@ -33,6 +34,7 @@ from haiprof.views.run import evidence, stack_changes
 from haiprof.views.run import gpus as gpu_views
 from haiprof.views.run import graphs as graph_views
 from haiprof.views.run import kernels as kernel_views
+from haiprof.views.run import nccl as nccl_view
 from haiprof.views.run import overhead as overhead_view
 from haiprof.views.run import pipeline as pipeline_view
 from haiprof.views.run import recorded as recorded_views
@@ -438,6 +440,26 @@ class RecordedAnswers:
             return collective_answers.matched(self._ranks)
         return self._ranks.frames(
             collective_answers.of_rank, self._ranks.jobs(rank), collective_view.BY_RANK_SCHEMA
+        )
+
+    def nccl(self, rank: int | None = None) -> pl.DataFrame:
+        """Return what NCCL says of its operations, whoever asked for them.
+
+        One row per operation of a process: ``communicator`` (NCCL's id of it, the same on all
+        ranks), ``place`` (the process's rank in it), ``op``, ``sequence`` (among those of that
+        function in the communicator), ``bytes``, ``algorithm``, ``protocol``, ``channels``,
+        ``start`` and ``enqueued`` (the host's part), ``network_start`` and ``network_end`` (null
+        within a node), ``transfers``, … See :func:`haiprof.views.run.nccl.operations`.
+
+        Args:
+            rank: of this one only; all if not given.
+
+        Example:
+            >>> run.nccl().select("op", "bytes", "algorithm", "protocol", "channels").row(0)
+            ('all_reduce', 4194304, 'RING', 'SIMPLE', 16)
+        """
+        return self._ranks.frames(
+            nccl_answers.of_process, self._ranks.jobs(rank), nccl_view.NCCL_SCHEMA
         )
 
     def waits(self) -> pl.DataFrame:

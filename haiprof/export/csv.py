@@ -40,6 +40,7 @@ VIEWS: dict[str, View] = {
     "stacks": lambda run: run.stacks(),
     "flame": lambda run: run.flame(),
     "collectives": lambda run: run.collectives(),
+    "nccl": lambda run: run.nccl(),
     "waits": lambda run: run.waits(),
     "efficiency": lambda run: run.efficiency(),
     "goodput": lambda run: run.goodput(),

@@ -24,4 +24,5 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   register_attach(module);
   register_stacks(module);
   register_collectives(module);
+  register_nccl(module);
 }

@@ -24,5 +24,6 @@ void register_aggregate(pybind11::module_& module);
 void register_attach(pybind11::module_& module);
 void register_stacks(pybind11::module_& module);
 void register_collectives(pybind11::module_& module);
+void register_nccl(pybind11::module_& module);
 
 }  // namespace haiprof::python

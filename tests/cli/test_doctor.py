@@ -219,6 +219,7 @@ def test_a_recorder_whose_sources_fail_hides_no_other(
         ("io", "off: OSError('process_vm_readv is not permitted here')", "denied", "SYS_PTRACE"),
         ("gc", "off: TypeError()", "broken", "bug"),
         ("io", "on: import slots", "ok", ""),
+        ("nccl", "off: RuntimeError('NCCL 2.21.5 is older than 2.27')", "absent", "newer NCCL"),
     ],
 )
 def test_what_fixes_a_hook_depends_on_what_it_sees(

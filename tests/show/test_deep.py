@@ -61,6 +61,7 @@ OTHERS = {
     "flame",
     "stacks",
     "collectives",
+    "nccl",
     "waits",
     "processes",
     "phases",

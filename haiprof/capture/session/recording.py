@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from haiprof import _core
+from haiprof.capture import nccl
 from haiprof.capture.after_import import AfterImport, imported
 from haiprof.capture.session import exceptions, instruments
 from haiprof.capture.session.helpers import (
@@ -335,6 +336,8 @@ def begin(given: dict[str, Any], *, lazily: bool) -> Session:
         for problem in problems:
             say_once(problem)
         session = _active = Session(options, placement())
+        if options.hooks:
+            nccl.offer()
         _register_once()
         exceptions.install(_report_exception)
         if session.warming_up:

@@ -20,6 +20,7 @@ from haiprof.options import ENABLED_VARIABLE
 
 #: Without one of these hooks, steps or phases are missing.
 _OF_STEPS: Final = frozenset({"modules", "compiled", "optimizer", "backward", "dataloader"})
+_NEWER_NCCL: Final = "use a torch with a newer NCCL to record what its operations do on the network"
 _MAY_READ_MEMORY: Final = (
     "let the container call process_vm_readv on its own processes (seccomp; Docker: --cap-add "
     "SYS_PTRACE); until then only what goes through libaio, io_uring and USRBIO is not counted"
@@ -63,6 +64,8 @@ def hook_findings(hooks: Mapping[str, object]) -> Iterator[Finding]:
             yield Finding(what, BROKEN, found, fix)
         elif "not permitted" in found:
             yield Finding(what, DENIED, found, _MAY_READ_MEMORY)
+        elif name == "nccl":
+            yield Finding(what, ABSENT, found, _NEWER_NCCL)
         else:
             yield Finding(what, BROKEN, found, "report this as a bug of haiprof")
 

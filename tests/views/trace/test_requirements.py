@@ -13,6 +13,7 @@ NO_TRACES = {
     "flame",
     "stacks",
     "collectives",
+    "nccl",
     "waits",
     "processes",
     "phases",
