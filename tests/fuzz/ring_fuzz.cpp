@@ -47,6 +47,9 @@ void push(ring::RecordType type, Fill&& fill) {
   });
 }
 
+// How many push_one_of_each() pushes.
+constexpr std::uint64_t kRecords = 12;
+
 void push_one_of_each() {
   const std::uint32_t name = ring::intern("a name");
   ring::Texts texts(sizeof(ring::SpanPayload));
@@ -64,6 +67,13 @@ void push_one_of_each() {
   });
   push<ring::DeviceSpanPayload>(ring::RecordType::device_span, [&](auto& p) { p.name = name; });
   push<ring::DevicePayload>(ring::RecordType::device, [&](auto& p) { p.uuid = p.name = name; });
+  push<ring::CollectivePayload>(ring::RecordType::collective, [&](auto& p) { p.group = name; });
+  push<ring::CollectiveWaitPayload>(ring::RecordType::collective_wait,
+                                    [&](auto& p) { p.group = name; });
+  push<ring::NcclPayload>(ring::RecordType::nccl, [&](auto& p) {
+    p.communicator = p.name = p.algorithm = p.protocol = name;
+  });
+  push<ring::NcclNetworkPayload>(ring::RecordType::nccl_network, [](auto& p) { p.id = 1; });
 }
 
 // A ring of 2 MiB without what is empty in it, its chunks gone round once.
@@ -93,7 +103,7 @@ std::string packed(const std::string& whole) {
       std::memcpy(to, chunk, kChunkBytes);
       auto& header = *reinterpret_cast<ring::ChunkHeader*>(to);
       header.sequence.store(sequence);
-      header.first_record.store((sequence - 1) * 8);
+      header.first_record.store((sequence - 1) * kRecords);
     }
   }
   super.file_bytes = compact.size();
