@@ -58,8 +58,9 @@ bool Operations::begin_transfer(std::uint64_t id) noexcept {
   State state = place.state.load(std::memory_order_relaxed);
   do {
     if (state >> kIdShift != id || (state & kTransfers) == kTransfers) return false;
-  } while (!place.state.compare_exchange_weak(state, state + kTransfer, std::memory_order_acquire,
-                                              std::memory_order_relaxed));
+  } while (!place.state.compare_exchange_weak(
+      state, ((state & ~kAllBegun) | ((state + kOneBegun) & kAllBegun)) + kTransfer,
+      std::memory_order_acquire, std::memory_order_relaxed));
   return true;
 }
 
@@ -80,8 +81,8 @@ void Operations::end_transfer(std::uint64_t id, std::uint64_t now) noexcept {
   place.ended.fetch_add(1, std::memory_order_relaxed);
   do {
     if (state >> kIdShift != id || (state & kTransfers) == 0) return;  // it was cut off meanwhile
-    // Until this one has ended, the place stays the operation's. If another begins or ends just
-    // now, this is done again, and the later record counts.
+    // Until this one has ended, the place stays the operation's. If another has begun or ended
+    // since, this is done again, and the later record counts.
     if ((state & kTransfers) == kTransfer) record_network(place, id, now, 0);
   } while (!place.state.compare_exchange_strong(state, state - kTransfer, std::memory_order_acq_rel,
                                                 std::memory_order_acquire));

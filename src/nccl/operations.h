@@ -52,12 +52,14 @@ class Operations {
   void cut_off(const void* owner, std::uint64_t now) noexcept;
 
  private:
-  // id << 16 | transfers under way << 2 | phase: one word, so that whoever changes a place knows
-  // whose it is.
+  // id << 24 | transfers that have begun, modulo 256 << 16 | transfers under way << 2 | phase: one
+  // word, so that whoever changes a place knows whose it is, and that nothing has happened in it
+  // meanwhile.
   using State = std::uint64_t;
   static constexpr State kPhase = 3, kBegun = 1, kBusy = 2;  // kBusy: one thread fills or reads it
   static constexpr State kTransfer = 4, kTransfers = 0xFFFC;
-  static constexpr unsigned kIdShift = 16;
+  static constexpr State kOneBegun = 1 << 16, kAllBegun = 0xFF << 16;
+  static constexpr unsigned kIdShift = 24;
 
   // All zeros at first: what is not used takes no memory.
   struct alignas(64) Place {

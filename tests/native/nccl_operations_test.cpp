@@ -1,8 +1,10 @@
 // NCCL's operations under way: recorded once each, whatever the order in which their parts end.
 #include <unistd.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "check.h"
@@ -127,6 +129,28 @@ void too_many_are_refused_until_a_place_is_free(Operations& all, Records& record
   CHECK_EQUAL(records.rows().id.rows(), Operations::kPlaces);
 }
 
+// As several proxies might: each begins and ends, and the record that counts has all.
+void threads_share_an_operation(Operations& all, Records& records) {
+  constexpr std::uint32_t kThreads = 4, kEach = 2000;
+  int owner = 0;
+  const std::uint64_t id = all.begin(&owner, begun(0));
+  std::vector<std::thread> threads;
+  for (std::uint32_t n = 0; n < kThreads; ++n) {
+    threads.emplace_back([&] {
+      for (std::uint32_t i = 0; i < kEach; ++i) {
+        if (!all.begin_transfer(id)) return;
+        all.transfer_runs(id, ring::now_ticks());
+        all.end_transfer(id, ring::now_ticks());
+      }
+    });
+  }
+  for (std::thread& each : threads) each.join();
+  const auto& transfers = records.rows().transfers.values();
+  CHECK_EQUAL(*std::max_element(transfers.begin(), transfers.end()), kThreads * kEach);
+  all.enqueued(id, ring::now_ticks());
+  CHECK_EQUAL(records.rows().id.rows(), 1U);
+}
+
 void communicators_are_given_back() {
   const auto all = std::make_unique<nccl::Communicators>();
   std::vector<nccl::Communicator*> taken;
@@ -165,7 +189,7 @@ void words_are_numbers() {
 int main() {
   const std::string path = "/dev/shm/haiprof-nccl-" + std::to_string(getpid()) + ".ring";
   unlink(path.c_str());
-  CHECK(ring::open(path, ring::kDefaultRingBytes, {}).ok());
+  CHECK(ring::open(path, 4 * ring::kDefaultRingBytes, {}).ok());
   CHECK(ring::claim_lane(64));
   const auto all = std::make_unique<Operations>();
   Records records(path);
@@ -173,6 +197,7 @@ int main() {
   transfers_end_before_and_after_it_is_enqueued(*all, records);
   what_is_under_way_is_cut_off_with_its_owner_alone(*all, records);
   too_many_are_refused_until_a_place_is_free(*all, records);
+  threads_share_an_operation(*all, records);
   communicators_are_given_back();
   words_are_numbers();
   ring::close();

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import nccl_truth
 import pytest
 import runs
+from commands import haiprof
 from launched import recorded
 from recording import run_python, wait_recorded
 
@@ -63,6 +65,17 @@ def test_ten_thousand_calls_a_second_are_all_in_the_tables(
     question = "select op, count(*) as n from nccl where side = 'host' group by op"
     counted = dict(run.sql(question).rows())
     assert counted == dict(run.nccl()["op"].value_counts().rows())
+
+
+def test_haiprof_run_offers_the_plugin(shm: Path, tmp_path: Path, nccl: Path) -> None:
+    truth = tmp_path / "truth"
+    program = f"import haiprof\nhaiprof.start()\n{WORK}"
+    job = (sys.executable, "-c", program, nccl, truth, "1", "2", "100", "0")
+    done = haiprof("run", "--log-dir", tmp_path, "--name", "run", *job)
+    assert done.returncode == 0, done.stderr
+    wait_recorded(shm)
+    assert nccl_truth.read(truth).plugin["loads"] == 1
+    nccl_truth.check(nccl_truth.read(truth), Analyzer(tmp_path / "run").nccl())
 
 
 def test_a_job_that_chose_another_plugin_keeps_it(shm: Path, tmp_path: Path, nccl: Path) -> None:
