@@ -148,8 +148,8 @@ abi::Result change(void* handle, int state, void*) noexcept {
   return abi::kSuccess;
 }
 
-void* known(int version, std::uint64_t number, const char* name, int nodes, int ranks,
-            int rank) noexcept {
+void* context_of(int version, std::uint64_t number, const char* name, int nodes, int ranks,
+                 int rank) noexcept {
   asked.store(version, std::memory_order_relaxed);
   own_pid.store(getpid(), std::memory_order_relaxed);
   Communicator* const communicator = communicators.take();
@@ -169,7 +169,7 @@ void want(int* mask, int events) noexcept {
 
 abi::Result init4(void** context, int* mask, const char* name, std::uint64_t number, int nodes,
                   int ranks, int rank, abi::Log) noexcept {
-  *context = known(4, number, name, nodes, ranks, rank);
+  *context = context_of(4, number, name, nodes, ranks, rank);
   want(mask, kWanted);
   return abi::kSuccess;
 }
@@ -177,7 +177,7 @@ abi::Result init4(void** context, int* mask, const char* name, std::uint64_t num
 template <int kVersion>
 abi::Result init5(void** context, std::uint64_t number, int* mask, const char* name, int nodes,
                   int ranks, int rank, abi::Log) noexcept {
-  *context = known(kVersion, number, name, nodes, ranks, rank);
+  *context = context_of(kVersion, number, name, nodes, ranks, rank);
   want(mask, kVersion >= 6 ? kWanted | abi::kCopyCollective : kWanted);
   return abi::kSuccess;
 }
