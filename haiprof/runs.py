@@ -153,6 +153,13 @@ class Process:
     #: None where nobody sampled any: of a node, of a trace, and where the recorder was older.
     stacks: StackSampling | None = None
 
+    @property
+    def identity(self) -> object:
+        """What several recordings of one process of the operating system have in common."""
+        if self.process_started_ns is None:
+            return self.folder.name
+        return self.node, self.pid, self.process_started_ns
+
 
 @dataclass(frozen=True, slots=True)
 class Run:

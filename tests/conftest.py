@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from fixtures import away_from_the_checkout, native_build, shm
+from fixtures import away_from_the_checkout, memory_group, native_build, shm
 from hypothesis import settings
 from real_data import (
     pytest_addoption,
@@ -19,6 +19,7 @@ from real_data import (
 
 __all__ = [
     "away_from_the_checkout",
+    "memory_group",
     "native_build",
     "pytest_addoption",
     "pytest_configure",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import functools
 import os
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from recording import wait_for
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -88,3 +90,28 @@ def build_native(target: str, sanitizers: str = "") -> Path:
 def native_build() -> Path:
     """The folder of a build that has the programs which tests start."""
     return build_native("test_programs")
+
+
+def _removed(group: Path) -> bool:
+    with contextlib.suppress(OSError):  # somebody is in it
+        group.rmdir()
+    return not group.exists()
+
+
+@pytest.fixture
+def memory_group() -> Iterator[Path]:
+    """A control group with a limit of 200 MiB."""
+    top = Path("/sys/fs/cgroup")
+    for base, name in ((top / "memory", "memory.limit_in_bytes"), (top, "memory.max")):
+        group = base / f"haiprof-test-{os.getpid()}"
+        with contextlib.suppress(OSError):
+            group.mkdir()
+            try:
+                (group / name).write_text(str(200 << 20))
+                with contextlib.suppress(OSError):
+                    (group / "memory.swap.max").write_text("0")
+                yield group
+            finally:
+                wait_for(functools.partial(_removed, group), 60.0, "its last end")
+            return
+    pytest.skip("no control group with a limit of memory can be made here")

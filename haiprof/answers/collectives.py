@@ -13,11 +13,13 @@ from haiprof import schema
 from haiprof.answers import host_clocks
 from haiprof.answers.one_process import read_phase_spans
 from haiprof.answers.ranks import Ranks
+from haiprof.common.wait_graph import Stuck
 from haiprof.runs import ROLE_RANK, Process
 from haiprof.sources import tables
 from haiprof.views.intervals import Times
 from haiprof.views.run import collectives as view
 from haiprof.views.run import late_places
+from haiprof.views.run import left_waiting as left_waiting_view
 from haiprof.views.run import stacks as stack_views
 
 #: The event that says who is in a group (``haiprof/capture/hooks/collectives.py``).
@@ -133,6 +135,46 @@ def _waits(ranks: Ranks, operations: pl.DataFrame) -> pl.DataFrame:
         late_rank = pl.lit(process.rank, pl.UInt32()).alias("late_rank")
         places.append(read.frame.select(late_rank, pl.all()))
     return found.join(pl.concat(places), on=_KEY, how="left", maintain_order="left")
+
+
+def left_waiting(ranks: Ranks) -> tuple[Stuck, str | None] | None:
+    """Return for whom the others waited in vain as the job ended, and the line that one was at.
+
+    None: nobody did, or that is not known; no line: it was not sampled.
+    """
+    return ranks.once("left_waiting", lambda: _left_waiting(ranks))
+
+
+def _left_waiting(ranks: Ranks) -> tuple[Stuck, str | None] | None:
+    latest: dict[int, Process] = {}
+    for process in sorted(ranks.run.processes, key=lambda p: (p.attempt or 0, p.started_ns or 0)):
+        if process.role == ROLE_RANK and process.rank is not None:
+            latest[process.rank] = process
+    progress, ends = {}, []
+    for process, read in ranks.map(_newest, list(latest.values())):
+        ranks.note(read.problems)
+        progress[process.rank or 0] = left_waiting_view.progress(read.frame)
+        ends += (
+            read.frame.filter(pl.col("failed") == 1)
+            .select("start", (pl.col("start") + pl.col("duration")).alias("end"))
+            .rows()
+        )
+    found = left_waiting_view.left_waiting(progress)
+    if found is None:
+        return None
+    window = min(start for start, _ in ends), max(end for _, end in ends)
+    first = latest[found.culprits[0]]
+    key = found.wait.group or "", found.wait.operation
+    ((_, places),) = ranks.map(_places, [(first, {key: [window]})])
+    ranks.note(places.problems)
+    return found, next(iter(places.frame["line"]), None)
+
+
+def _newest(process: Process) -> tables.Read:
+    """Return the newest operations of each group that one process asked for."""
+    read = tables.read(process, schema.COLLECTIVES, left_waiting_view.COLUMNS)
+    read.frame = read.frame.filter(pl.col("sequence") == pl.col("sequence").max().over("group"))
+    return read
 
 
 def _places(

@@ -9,12 +9,10 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-import numpy as np
 import polars as pl
 
 from haiprof import schema
 from haiprof.answers import collectives as collective_answers
-from haiprof.answers import host_clocks
 from haiprof.answers import ledger as ledger_answers
 from haiprof.answers.devices import devices
 from haiprof.answers.one_process import read_events
@@ -52,26 +50,40 @@ def against(
 
 
 def _recorded(ranks: Ranks, records: RecordedAnswers) -> list[Finding]:
-    processes = ranks.run.processes
-    several = len({p.node for p in processes if p.ending is not None}) > 1
-    clock = host_clocks.clock(ranks) if several else None
-
-    def aligned(node: str, time_ns: int) -> int:
-        return time_ns if clock is None else int(clock.corrected(node, np.array([time_ns]))[0])
-
     seen = case(ranks, records)
-    ends = end_rules.endings_of(processes, records.failure(), aligned, seen.devices)
+    end = records.end()
+    raised = None if end.first is None else _raised(ranks, end.first)
+    ends = end_rules.endings_of(ranks.run.processes, end.sentence, end.first, raised, seen.devices)
     hangs, unread = read_hangs(ranks.run.folder)
     ranks.note(unread)
     stood = max((each.ledger.spent("hang") for each in seen.ranks), default=0)
     went_on = any(_last_step(each) > hangs[-1].seen_ns for each in seen.ranks) if hangs else True
-    ended = records.failure() is not None and not went_on
+    ended = end.sentence is not None and not went_on
     hung = hang_rules.hangs_of(hangs, ended=ended, waited_ns=0 if went_on else stood)
+    if end.awaited is not None and not (hung and hung[-1].ended):
+        hung.append(hang_rules.timed_out(*end.awaited))
     # How a job that hung was ended comes after that.
-    ends = [*hung, *ends]
+    ends = [*hung, *ends, *_restarts(ranks, records)]
     # An error of a GPU that ended the job is said with that.
     said = {finding.kind for finding in ends}
     return ordered([*ends, *(one for one in rules.findings(seen) if one.kind not in said)])
+
+
+def _raised(ranks: Ranks, first: Process) -> end_rules.Raised | None:
+    """Return what a process reported of the exception that ended it, if one did."""
+    if first.ending is None or first.ending.reason != "exception":
+        return None
+    read = read_events(first, "exception")
+    ranks.note(read.problems)
+    return end_rules.raised(read.frame["attributes"].to_list())
+
+
+def _restarts(ranks: Ranks, records: RecordedAnswers) -> list[Finding]:
+    """Return a finding for each time that the job was started again."""
+    processes = [p for p in ranks.run.processes if p.role == ROLE_RANK]
+    if len({p.attempt or 0 for p in processes}) < 2:
+        return []
+    return end_rules.restarts_of(records.goodput().restarts.iter_rows(named=True))
 
 
 def _last_step(rank: case_view.Rank) -> int:

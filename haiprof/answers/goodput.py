@@ -5,13 +5,14 @@ Tests: tests/views/run/test_goodput.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 
 from haiprof import schema
+from haiprof.findings import endings
 from haiprof.runs import ROLE_NODE, ROLE_RANK, Process, Run
 from haiprof.sources import tables
 from haiprof.views.intervals import Times
@@ -33,6 +34,15 @@ _SUMMARY = {
     "checkpoints": pl.Int64(),
 }
 _PARTS = {"part": pl.String(), "duration": pl.Int64(), "share": pl.Float64()}
+_RESTARTS = {
+    "attempt": pl.Int64(),
+    "time": pl.Int64(),
+    "rank": pl.Int64(),
+    "reason": pl.String(),
+    "down_ns": pl.Int64(),
+    "lost_ns": pl.Int64(),
+    "startup_ns": pl.Int64(),
+}
 _ATTEMPTS = {
     "node": pl.String(),
     "rank": pl.Int64(),
@@ -41,6 +51,7 @@ _ATTEMPTS = {
     "begin": pl.Int64(),
     "end": pl.Int64(),
     "state": pl.String(),
+    "how": pl.String(),
     "kept": pl.Int64(),
     **_PART_NS,
 }
@@ -50,17 +61,22 @@ class Goodput(NamedTuple):
     """Frames; parts as :mod:`haiprof.views.run.goodput` defines them, times ns UTC, durations ns.
 
     ``summary`` has one row: ``begin``, ``end``, ``wall_ns``, ``productive_ns``, ``ettr`` (their
-    ratio), ``ranks``, ``attempts`` (the most of any rank), ``died`` (processes that did) and
-    ``checkpoints`` (saved). ``parts`` has a row for each part: ``duration`` and ``share`` of the
-    wall-clock time. ``timeline`` is the run's, ``attempts`` has a row for each process, with when
-    the last checkpoint was begun that it lived to see saved (``kept``) and the time of its parts.
-    All are empty for traces, which do not cover a whole life.
+    ratio), ``ranks``, ``attempts`` (the most of any rank), ``died`` (processes that did not end in
+    order) and ``checkpoints`` (saved). ``parts`` has a row for each part: ``duration`` and
+    ``share`` of the wall-clock time. ``timeline`` is the run's, ``attempts`` has a row for each
+    process, with how it ended in words (``how``), when the last checkpoint was begun that it lived
+    to see saved (``kept``) and the time of its parts. ``restarts`` has a row for each attempt that
+    followed another one: when it began (``time``), the ``reason`` in words, the ``rank`` that
+    failed first, and what it cost of the run's time: ``lost_ns`` and ``down_ns`` since the attempt
+    before began, and ``startup_ns`` until training went on, checkpoints loaded. All are empty for
+    traces, which do not cover a whole life.
     """
 
     summary: pl.DataFrame
     parts: pl.DataFrame
     timeline: pl.DataFrame
     attempts: pl.DataFrame
+    restarts: pl.DataFrame
 
 
 class _Seen(NamedTuple):
@@ -71,13 +87,16 @@ class _Seen(NamedTuple):
     problems: list[str]
 
 
-def goodput(run: Run, each: Map, note: Callable[[list[str]], None]) -> Goodput:
+def goodput(
+    run: Run, each: Map, note: Callable[[list[str]], None], aligned: endings.Aligned
+) -> Goodput:
     """Return what the life of the job was spent on; see :mod:`haiprof.views.run.goodput`.
 
     Args:
         run: the run.
         each: does work for each of many, possibly elsewhere.
         note: called with one line per problem.
+        aligned: the clock by which the ends of processes on several nodes are compared.
     """
     chosen, lives = _lived(run, each, note)
     if not chosen:
@@ -95,7 +114,7 @@ def goodput(run: Run, each: Map, note: Callable[[list[str]], None]) -> Goodput:
     for process, _ in chosen:
         life = lives[process.folder.name]
         by_rank.setdefault(_who(process), []).append((life, attempts[process.folder]))
-        identities.setdefault(_who(process), set()).add(_identity(process))
+        identities.setdefault(_who(process), set()).add(process.identity)
     for several in by_rank.values():
         several.sort(key=lambda pair: pair[0].begin)
     line = views.together(views.attempts(its, begin, end) for its in by_rank.values())
@@ -110,7 +129,7 @@ def goodput(run: Run, each: Map, note: Callable[[list[str]], None]) -> Goodput:
         "ettr": total["productive"] / wall if wall else None,
         "ranks": len(by_rank),
         "attempts": max(len(its) for its in identities.values()),
-        "died": sum(process.state == "died" for process, _ in chosen),
+        "died": sum(lives[process.folder.name].died for process, _ in chosen),
         "checkpoints": len(np.unique(np.concatenate([seen.saves for _, seen in chosen]))),
     }
     parts = [
@@ -128,7 +147,33 @@ def goodput(run: Run, each: Map, note: Callable[[list[str]], None]) -> Goodput:
             ],
             schema=_ATTEMPTS,
         ),
+        _restarts(
+            run, {process.folder.name: seen.steps for process, seen in chosen}, line, aligned
+        ),
     )
+
+
+def _restarts(
+    run: Run, steps: Mapping[str, int], line: views.Pieces, aligned: endings.Aligned
+) -> pl.DataFrame:
+    found = endings.restarts(run.processes, steps, aligned)
+    begun = [int(line.start[0]), *(each.begin_ns for each in found), line.end]
+    rows = []
+    for number, each in enumerate(found, 1):
+        before = views.totals(views.between(line, begun[number - 1], begun[number]))
+        after = views.totals(views.between(line, begun[number], begun[number + 1]))
+        rows.append(
+            {
+                "attempt": number,
+                "time": each.begin_ns,
+                "rank": each.rank,
+                "reason": each.reason,
+                "down_ns": before["down"],
+                "lost_ns": before["lost"],
+                "startup_ns": after["startup"] + after["load"],
+            }
+        )
+    return pl.DataFrame(rows, schema=_RESTARTS)
 
 
 def lives(
@@ -155,19 +200,12 @@ def _lived(
 
 
 def _nothing() -> Goodput:
-    schemas = (_SUMMARY, _PARTS, views.TIMELINE_SCHEMA, _ATTEMPTS)
+    schemas = (_SUMMARY, _PARTS, views.TIMELINE_SCHEMA, _ATTEMPTS, _RESTARTS)
     return Goodput(*(pl.DataFrame(schema=each) for each in schemas))
 
 
 def _who(process: Process) -> object:
     return process.rank if process.rank is not None else (process.node, process.pid)
-
-
-def _identity(process: Process) -> object:
-    """Return what several recordings of one process have in common."""
-    if process.process_started_ns is None:
-        return process.folder.name
-    return process.node, process.pid, process.process_started_ns
 
 
 def _lives(
@@ -177,6 +215,11 @@ def _lives(
     saves = np.sort(np.concatenate([each.saves for each in seen]))
     attached = {p.folder.name for p, its in zip(processes, seen, strict=True) if its.attached}
     ends = {p.folder.name: _end(p, each) for p, each in zip(processes, seen, strict=True)}
+    failed: dict[int | None, int] = {}
+    for process in processes:
+        if process.ending is not None and _broke_off(process):
+            at = process.ending.failed_ns
+            failed[process.attempt] = min(failed.get(process.attempt, at), at)
     known: set[object] = set()
     same: dict[object, list[Process]] = {}
     for process in processes:
@@ -184,7 +227,7 @@ def _lives(
     lives = {}
     for process in sorted(processes, key=lambda p: p.started_ns or 0):
         name, started = process.folder.name, process.started_ns or 0
-        identity = _identity(process)
+        identity = process.identity
         continued = identity in known
         known.add(identity)
         begin = started
@@ -193,20 +236,26 @@ def _lives(
         if process.process_started_ns is not None and not ran_before:
             begin = min(started, process.process_started_ns)
         followed = any(
-            (p.started_ns or 0) >= ends[name] and _identity(p) != identity
+            (p.started_ns or 0) >= ends[name] and p.identity != identity
             for p in same[_who(process)]
         )
         mine = saves[(saves >= begin) & (saves <= ends[name])]
         lives[name] = views.Life(
             begin,
             max(ends[name], begin),
-            loses=process.state == "died" or followed,
+            loses=_broke_off(process) or followed,
             kept=int(mine[-1]) if len(mine) else None,
             ran_before=ran_before,
             live=process.state == "live",
-            died=process.state == "died",
+            died=_broke_off(process),
+            failed=failed.get(process.attempt),
         )
     return lives
+
+
+def _broke_off(process: Process) -> bool:
+    """Say whether a process did not end in order."""
+    return process.state == "died" or endings.failed(process) or endings.interrupted(process)
 
 
 def _end(process: Process, seen: _Seen) -> int:
@@ -222,6 +271,7 @@ def _attempt(process: Process, life: views.Life, own: views.Pieces) -> dict[str,
         "begin": life.begin,
         "end": life.end,
         "state": process.state,
+        "how": process.ending.text if process.ending is not None else None,
         "kept": life.kept,
         **{f"{part}_ns": ns for part, ns in views.totals(own).items()},
     }
@@ -236,12 +286,18 @@ def _look(process: Process) -> _Seen:
     read = _read(process)
     steps = read.frame.filter(pl.col("category") == "step").height
     attached = tables.read(process, schema.EVENTS, ("kind",), {"kind": ("attach",)})
+    last = [views.last_end(read.frame)]
+    problems = [*read.problems, *attached.problems]
+    if process.state == "live":  # while it hangs, it is sampled all the same
+        sampled = tables.read(process, schema.SAMPLES, ("time",))
+        last.append(sampled.frame.select(pl.col("time").max()).item())
+        problems += sampled.problems
     return _Seen(
         steps,
         views.saves(read.frame),
-        views.last_end(read.frame),
+        max((at for at in last if at is not None), default=None),
         attached.frame.height > 0,
-        [*read.problems, *attached.problems],
+        problems,
     )
 
 

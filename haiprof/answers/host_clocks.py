@@ -9,6 +9,7 @@ import functools
 import itertools
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import polars as pl
 
 from haiprof.answers.matched import matched
@@ -50,6 +51,21 @@ def by_node(ranks: Ranks) -> dict[str, Callable[[Times], Times]]:
         return {}
     compared = clock(ranks)
     return {node: functools.partial(compared.corrected, node) for node in nodes}
+
+
+def of_ends(ranks: Ranks) -> Callable[[str, int], int]:
+    """Return what converts a node's times (ns) to the clock that ends of processes are compared by.
+
+    Clocks are compared only where processes of several nodes have ended.
+    """
+    several = len({p.node for p in ranks.run.processes if p.ending is not None}) > 1
+
+    def aligned(node: str, time_ns: int) -> int:
+        if not several:
+            return time_ns
+        return int(clock(ranks).corrected(node, np.array([time_ns]))[0])
+
+    return aligned
 
 
 def _compared(ranks: Ranks) -> clock_view.Clock:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -24,8 +25,10 @@ from haiprof.answers.ranks import Ranks
 from haiprof.answers.summaries import summed_up
 from haiprof.common import asked
 from haiprof.common.choices import quoted
+from haiprof.common.wait_graph import Stuck
 from haiprof.errors import HaiprofError
-from haiprof.findings.endings import failure
+from haiprof.findings import endings
+from haiprof.findings.recorded import hang_rules
 from haiprof.runs import ROLE_NODE, ROLE_RANK, Process
 from haiprof.sources import tables
 from haiprof.views.intervals import Times
@@ -42,6 +45,17 @@ from haiprof.views.run import stacks as stack_views
 from haiprof.views.run import steps as step_views
 from haiprof.views.run.overview import Summary, add_gpus
 from haiprof.views.run.rank_parts import RankParts, most_steps
+
+
+class End(NamedTuple):
+    """How a job failed or was interrupted."""
+
+    #: In words, without for whom the others waited; None: it did not, or nothing is known.
+    sentence: str | None
+    #: The process that failed first; None: none did, or that is not known.
+    first: Process | None
+    #: For whom the others waited in vain, and the line it was at; None: for none, or not known.
+    awaited: tuple[Stuck, str | None] | None
 
 
 class RecordedAnswers:
@@ -558,7 +572,8 @@ class RecordedAnswers:
             >>> run.goodput().summary.columns[:4]
             ['begin', 'end', 'wall_ns', 'productive_ns']
         """
-        return goodput(self._ranks.run, self._ranks.map, self._ranks.note)
+        aligned = host_clocks.of_ends(self._ranks)
+        return goodput(self._ranks.run, self._ranks.map, self._ranks.note, aligned)
 
     def summaries(self) -> tuple[list[Summary], list[Summary]]:
         """Return the summed-up rank processes and nodes; read once, then kept.
@@ -613,19 +628,22 @@ class RecordedAnswers:
             >>> print(run.failure())
             None
         """
+        ended = self.end()
+        if ended.sentence is None or ended.awaited is None:
+            return ended.sentence
+        return f"{hang_rules.never_came(*ended.awaited)}. {ended.sentence}"
+
+    def end(self) -> End:
+        """Return how the job failed or was interrupted, in parts."""
         processes = self._ranks.run.processes
-        if self._ranks.traced or failure(processes) is None:
-            return None
+        if self._ranks.traced or endings.failure(processes) is None:
+            return End(None, None, None)
         steps = {s.process.folder.name: s.steps for s in self.summaries()[0]}
-        failing = {p.node for p in processes if p.ending is not None}
-        clock = host_clocks.clock(self._ranks) if len(failing) > 1 else None
-
-        def aligned(node: str, time_ns: int) -> int:
-            if clock is None:
-                return time_ns
-            return int(clock.corrected(node, np.array([time_ns]))[0])
-
-        return failure(processes, steps, aligned)
+        aligned = host_clocks.of_ends(self._ranks)
+        first = endings.first_failed(processes, aligned)
+        in_vain = first is not None and endings.gave_up(first)
+        awaited = collective_answers.left_waiting(self._ranks) if in_vain else None
+        return End(endings.failure(processes, steps, aligned), first, awaited)
 
     def read(
         self,

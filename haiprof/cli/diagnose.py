@@ -123,7 +123,9 @@ def _lines(opened: Analyzer, found: Sequence[Finding], good: Analyzer | None) ->
     for number, finding in enumerate(found[:_MOST], 1):
         lines.append(f"{number}. {finding.sentence()}")
         lines.append(f"   {finding.kind}{_who(finding)}{_sure(finding)}")
-        lines += [f"   evidence: {_figure(each)}" for each in finding.evidence]
+        for each in finding.evidence:
+            first, *rest = _figure(each).splitlines()
+            lines += [f"   evidence: {first}", *(f"             {line}" for line in rest)]
         lines.append(f"   what to do: {finding.advice}")
     more = len(found) - _MOST
     return [*lines, f"{more} more: --json prints all"] if more > 0 else lines
@@ -154,6 +156,8 @@ def _sure(finding: Finding) -> str:
 def _figure(evidence: Evidence) -> str:
     value = _value(evidence.value, evidence.unit)
     of = "" if evidence.reference is None else f" of {_value(evidence.reference, evidence.unit)}"
+    if "\n" in str(evidence.value):
+        return f"{evidence.metric} ({evidence.source})\n{evidence.value}"
     if evidence.unit == "":
         return f"{evidence.value} ({evidence.source})"
     if evidence.source == "baseline":

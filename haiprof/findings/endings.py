@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
-from typing import Final
+from typing import Final, NamedTuple
 
 from haiprof.runs import ROLE_NODE, ROLE_RANK, Ending, Process
 
@@ -12,12 +12,13 @@ FAILED: Final = "failed"
 KILLED: Final = "killed"
 INTERRUPTED: Final = "interrupted"
 UNKNOWN: Final = "unknown"
+STOPPED: Final = "stopped"
 #: A helper that failed at most this long before its rank, ns, is the cause: a DataLoader checks its
 #: workers every few seconds.
 _LEADS_TO: Final = 60 * 10**9
 
 #: In errors by which a rank reports the loss of another one: of gloo, NCCL, sockets and stores.
-_OF_PEERS: Final = (
+_LOST: Final = (
     "Connection closed by peer",
     "Connection reset by peer",
     "Broken pipe",
@@ -25,6 +26,18 @@ _OF_PEERS: Final = (
     "remote process exited",
     "failed to recv, got 0 bytes",
 )
+#: In errors by which it reports that others have not come: of gloo, NCCL and stores.
+_TIMED_OUT: Final = (
+    "ms for recv operation",
+    "ms for send operation",
+    "failed to pass monitoredBarrier",
+    "Watchdog caught collective operation timeout",
+    "wait timeout after",
+    "waiting for clients",
+)
+#: The end of a process whose sockets are closed is seen at most this much later than the others
+#: miss it, ns.
+_SEEN: Final = 10**9
 
 #: Converts times of a node, ns, to the clock that all nodes are compared by.
 Aligned = Callable[[str, int], int]
@@ -65,7 +78,7 @@ def failure(
     def when(process: Process) -> int:
         return aligned(process.node, _of(process).failed_ns)
 
-    causes, helpers = _causes(processes, bad, when)
+    causes, helpers = _causes(processes, newest, when)
     unknown = [p for p in bad if failed(p) and _of(p).kind == UNKNOWN]
     if not causes and not helpers and len(unknown) > 1:
         return f"{len(unknown)} ranks ended without a goodbye, and their exit codes are unknown"
@@ -73,37 +86,80 @@ def failure(
         return _by_request(bad, processes, steps or {}, when)
     first = min([*causes, *helpers], key=when)
     others = [p for p in bad if p is not first]
-    alone = len(newest) == 1 and not helpers
-    line = "The job failed" if alone else f"{_name(first)} failed"
-    line += " first" if others else ""
+    alone = len(newest) == 1 and (newest[0].world_size or 1) == 1 and not helpers
+    who = "The job" if alone else _name(first)
+    line = f"{who} {_did(first, before_others=bool(others))}"
     line += f", at {_clock(first)}{_after(first, steps or {})}: {_of(first).text}"
     if len(others) == 1 and helpers and first in helpers:
         return f"{line}; then {others[0].label} {_verb(others[0])}: {_of(others[0]).text}"
+    return f"{line}{_consequences(first, others)}{_vanished(first, newest)}"
+
+
+def _did(first: Process, *, before_others: bool) -> str:
+    """Return what the first one did: who only misses others has not failed by itself."""
+    if not failed(first):
+        return "ended before the others"
+    if gave_up(first):
+        done = "gave up waiting for the others"
+    else:
+        done = "lost its connection" if _says(first, _LOST) else "failed"
+    return f"{done} first" if before_others else done
+
+
+def _consequences(first: Process, others: Sequence[Process]) -> str:
+    """Return what became of the others, beginning with a semicolon; empty: there are none."""
     ended = sum(_terminated(p) for p in others)
-    went_on = len(others) - ended
-    if went_on:
-        line += f"; {went_on} other{'s' if went_on > 1 else ''} failed after it"
+    # Of one that misses others itself, nobody knows whom the rest miss.
+    missing = [] if misses_others(first) else [p for p in others if misses_others(p)]
+    waited = sum(gave_up(p) for p in missing)
+    parts = []
+    if lost := len(missing) - waited:
+        whose = "their connections" if lost > 1 else "its connection"
+        parts.append(f"{_others(lost)} lost {whose}")
+    if waited:
+        parts.append(f"{_others(waited)} waited in vain")
+    if went_on := len(others) - ended - len(missing):
+        parts.append(f"{_others(went_on)} failed after it")
     if ended:
-        line += f"{' and' if went_on else ';'} {ended} other{'s were' if ended > 1 else ' was'}"
-        line += " then terminated"
-    return line
+        parts.append(f"{_others(ended)} {'were' if ended > 1 else 'was'} then terminated")
+    *most, last = parts or [""]
+    return f"; {', '.join(most)} and {last}" if most else f"; {last}" if last else ""
+
+
+def _others(count: int) -> str:
+    return f"{count} others" if count > 1 else "1 other"
+
+
+def _vanished(first: Process, newest: Sequence[Process]) -> str:
+    """Say which ranks the others may have missed because their node is gone; empty: none."""
+    if not misses_others(first):
+        return ""
+    known = {p.node for p in newest if p.ending is not None}
+    gone = [p for p in newest if p.node not in known]
+    if not gone:
+        return ""
+    more = f" and of {len(gone) - 1} more" if len(gone) > 1 else ""
+    return (
+        f"; nothing is known of the end of rank {gone[0].rank} on {gone[0].node}{more}: "
+        f"that node may be lost"
+    )
 
 
 def first_failed(processes: Sequence[Process], aligned: Aligned = _as_it_is) -> Process | None:
     """Return the process of a job that failed first; None: none did, or that is not known."""
-    bad = [p for p in _newest_of_each_rank(processes) if failed(p) or interrupted(p)]
 
     def when(process: Process) -> int:
         return aligned(process.node, _of(process).failed_ns)
 
-    causes, helpers = _causes(processes, bad, when)
+    causes, helpers = _causes(processes, _newest_of_each_rank(processes), when)
     return min([*causes, *helpers], key=when, default=None)
 
 
 def _causes(
-    processes: Sequence[Process], bad: Sequence[Process], when: Callable[[Process], int]
+    processes: Sequence[Process], newest: Sequence[Process], when: Callable[[Process], int]
 ) -> tuple[list[Process], list[Process]]:
     """Return the ranks, and the children of ranks, that may have failed first."""
+    bad = [p for p in newest if failed(p) or interrupted(p)]
     # The ending is unknown if nobody could read it; a known one says more. If all are unknown, the
     # one that was first seen to have ended need not be the cause.
     causes = [p for p in bad if failed(p) and _of(p).kind != UNKNOWN]
@@ -112,9 +168,12 @@ def _causes(
         return [], []
     causes = causes or unknown
     # Sockets of a process are closed before it has ended, so peers may fail before it.
-    alone = [p for p in causes if not _for_a_peer(p)]
-    if not alone and any(interrupted(p) and not _for_a_peer(p) for p in bad):
-        return [], []  # who was asked to end left the others alone
+    alone = [p for p in causes if not misses_others(p)]
+    if causes and not alone:
+        left = _left_before(min(causes, key=when), newest, when)
+        if any(interrupted(p) for p in left):
+            return [], []  # who was asked to end left the others alone
+        alone = left
     causes = alone or causes
     # With torch.multiprocessing no launcher says who is which rank: most are helpers of one.
     commands = [p for p in processes if p.role == ROLE_NODE and failed(p)] if not causes else []
@@ -122,9 +181,36 @@ def _causes(
     return causes, [h for p in followed if (h := _helper_before(p, processes, when)) is not None]
 
 
-def _for_a_peer(process: Process) -> bool:
+def _left_before(
+    missing: Process, newest: Sequence[Process], when: Callable[[Process], int]
+) -> list[Process]:
+    """Return the ranks that ended without a failure before one missed another."""
+    if gave_up(missing):
+        # Whoever it waited for had not gone: sockets that are closed are noticed at once.
+        return []
+    return [
+        p
+        for p in newest
+        if p.ending is not None
+        and p.ending.kind != STOPPED
+        and not failed(p)
+        and when(p) <= when(missing) + _SEEN
+    ]
+
+
+def gave_up(process: Process) -> bool:
+    """Say whether a rank failed because others did not come in time."""
+    return failed(process) and _says(process, _TIMED_OUT)
+
+
+def misses_others(process: Process) -> bool:
+    """Say whether a rank reports no error of its own, but that others are gone or do not come."""
+    return _says(process, _LOST) or _says(process, _TIMED_OUT)
+
+
+def _says(process: Process, errors: Sequence[str]) -> bool:
     ending = _of(process)
-    return ending.reason == "exception" and any(words in ending.text for words in _OF_PEERS)
+    return ending.reason == "exception" and any(words in ending.text for words in errors)
 
 
 def _of(process: Process) -> Ending:
@@ -166,18 +252,18 @@ def _by_request(
         return line
     if not bad:
         return None
-    first = min(bad, key=when)
+    first = min(filter(interrupted, bad), key=when, default=min(bad, key=when))
     after = _after(first, steps)
     return f"The job was interrupted, at {_clock(first)}{after}: {_of(first).text}"
 
 
 def _newest_of_each_rank(processes: Sequence[Process]) -> list[Process]:
     """Return the last process of each rank: one that was restarted has another chance."""
-    newest: dict[object, Process] = {}
-    for process in sorted(processes, key=lambda p: (p.attempt or 0, p.started_ns or 0)):
-        if process.role == ROLE_RANK:
-            newest[process.rank] = process
-    return list(newest.values())
+    ranks = [p for p in processes if p.role == ROLE_RANK]
+    # A launcher starts all of them again: of one that came no further nothing is known.
+    attempt = max((p.attempt or 0 for p in ranks), default=0)
+    of_attempt = [p for p in ranks if (p.attempt or 0) == attempt]
+    return list({p.rank: p for p in sorted(of_attempt, key=lambda p: p.started_ns or 0)}.values())
 
 
 def _helper_before(
@@ -208,15 +294,52 @@ def _clock(process: Process) -> str:
     return f"{datetime.fromtimestamp(seconds, tz=timezone.utc):%H:%M:%S} UTC"
 
 
-def restarted(processes: Sequence[Process]) -> str:
-    """Say which processes failed before the last of their rank, which took over; empty: none."""
-    newest = {p.folder for p in _newest_of_each_rank(processes)}
-    before = [p for p in processes if p.role == ROLE_RANK and failed(p) and p.folder not in newest]
-    if not before:
+class Restart(NamedTuple):
+    """One more attempt of a job."""
+
+    #: When its first process began, ns UTC.
+    begin_ns: int
+    #: The rank that failed first before; None: none did, or that is not known.
+    rank: int | None
+    #: How the attempt before ended, in a sentence; None: that is not known.
+    reason: str | None
+
+
+def restarts(
+    processes: Sequence[Process],
+    steps: Mapping[str, int] | None = None,
+    aligned: Aligned = _as_it_is,
+) -> list[Restart]:
+    """Return the attempts that followed another one, in their order; see :func:`failure`."""
+    begun: dict[tuple[int, int], int] = {}
+    lives: dict[object, list[object]] = {}
+    for process in sorted(processes, key=lambda p: (p.attempt or 0, p.started_ns or 0)):
+        if process.role != ROLE_RANK:
+            continue
+        # Where no launcher counts attempts, a further process of a rank is one.
+        its = lives.setdefault((process.rank, process.attempt or 0), [])
+        if process.identity not in its:
+            its.append(process.identity)
+        key = process.attempt or 0, its.index(process.identity)
+        began = process.started_ns or 0
+        begun[key] = min(begun.get(key, began), began)
+    found = []
+    for _, begin in sorted(begun.items())[1:]:
+        # What the command of a node ended with is of its last attempt.
+        before = [p for p in processes if p.role != ROLE_NODE and (p.started_ns or 0) < begin]
+        first = first_failed(before, aligned)
+        reason = failure(before, steps, aligned)
+        found.append(Restart(begin, None if first is None else first.rank, reason))
+    return found
+
+
+def restarted(processes: Sequence[Process], steps: Mapping[str, int]) -> str:
+    """Say how often the job was started again, and why the last time; empty: never, or unknown."""
+    found = restarts(processes, steps)
+    if not found or found[-1].reason is None:
         return ""
-    first = min(before, key=lambda p: _of(p).failed_ns)
-    more = f", and {len(before) - 1} more" if len(before) > 1 else ""
-    return f"{first.label} failed and was started again: {_of(first).text}{more}"
+    times = f" {len(found)} times, the last time" if len(found) > 1 else ""
+    return f"The job was started again{times} after this: {found[-1].reason}"
 
 
 def brief(ending: Ending | None) -> str:

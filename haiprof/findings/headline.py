@@ -195,7 +195,7 @@ def _deaths(ranks: list[Summary]) -> str:
     # A recorder that is older, or gone, left no ending.
     died = [p.label for p in processes if p.state == "died" and p.ending is None]
     if not died:
-        return endings.restarted(processes)
+        return endings.restarted(processes, {s.process.folder.name: s.steps for s in ranks})
     who = ", ".join(died[:5]) + (f" and {len(died) - 5} more" if len(died) > 5 else "")
     return f"{who} died without closing the profile; what was recorded until then is here"
 

@@ -145,6 +145,8 @@ KINDS: Final[dict[str, Kind]] = {
     "crash": Kind("a crash", "the end of the first process that failed"),
     "out_of_memory": Kind("the host's memory is full", "the kernel's OOM kill"),
     "disk_full": Kind("a full disk", "the exception that ended the job"),
+    "left_early": Kind("a rank ended before the others", "its end in order, and their errors"),
+    "restarted": Kind("the job was started again", "attempts; goodput: what each cost"),
     "preempted": Kind("asked to end", "SIGTERM"),
     "stopped": Kind("stopped by a signal", "stacks: state of the thread"),
     "node_lost": Kind(

@@ -10,6 +10,8 @@ import runs
 
 from haiprof import schema
 from haiprof.analyzer import Analyzer
+from haiprof.findings import endings
+from haiprof.sources.own import open_run
 
 #: 22:13:20 UTC is runs.T0.
 SECOND = runs.SECOND
@@ -89,8 +91,50 @@ def test_a_rank_that_misses_a_peer_did_not_fail_first(tmp_path: Path) -> None:
     )
     assert line is not None
     assert line.startswith("Rank 1 on n0 failed first")
-    assert line.endswith("killed by SIGSEGV; 1 other failed after it")
-    assert "Rank 0 on n0 failed first" in (failure_of(run_of(tmp_path / "s", peer, peer)) or "")
+    assert line.endswith("killed by SIGSEGV; 1 other lost its connection")
+    line = failure_of(run_of(tmp_path / "s", peer, peer))
+    assert line is not None
+    assert line.startswith("Rank 0 on n0 lost its connection first, at ")
+    assert line.endswith("; 1 other failed after it")
+
+
+LOST = "RuntimeError: [gloo] Connection closed by peer [::1]:7057"
+IN_VAIN = "RuntimeError: [gloo] Timed out waiting 10000ms for recv operation to complete"
+
+
+def test_who_ends_in_order_before_the_others_are_done_is_why_these_fail(tmp_path: Path) -> None:
+    early = ended("finished", 30.4, "exit code 0", exit_code=0)
+    lost = raised(30, LOST)
+    assert failure_of(run_of(tmp_path / "r", lost, lost, early)) == (
+        "Rank 2 on n0 ended before the others, at 22:13:50 UTC after 20 steps: exit code 0; "
+        "2 others lost their connections"
+    )
+    late = ended("finished", 33, "exit code 0", exit_code=0)
+    line = failure_of(run_of(tmp_path / "s", lost, lost, late)) or ""
+    assert line.startswith("Rank 0 on n0 lost its connection first")
+
+
+def test_a_rank_that_waits_in_vain_is_not_to_blame_nor_was_the_job_interrupted(
+    tmp_path: Path,
+) -> None:
+    run = run_of(tmp_path / "r", raised(30, IN_VAIN), raised(30.1, LOST), TERMINATED)
+    assert failure_of(run) == (
+        "Rank 0 on n0 gave up waiting for the others first, at 22:13:50 UTC after 20 steps: "
+        f"{IN_VAIN}, exit code 1; 1 other failed after it and 1 other was then terminated"
+    )
+    line = failure_of(run_of(tmp_path / "s", raised(30, IN_VAIN), raised(25, "ValueError: x")))
+    assert (line or "").endswith("ValueError: x, exit code 1; 1 other waited in vain")
+
+
+def test_a_node_of_which_nothing_is_known_may_be_lost(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "r", raised(30, LOST))
+    for rank in (2, 3):
+        runs.write_process(run, rank, node="n1", state="live", ended=None, world_size=4)
+    line = failure_of(run) or ""
+    assert line.startswith("Rank 0 on n0 lost its connection, at ")
+    assert line.endswith(
+        "; nothing is known of the end of rank 2 on n1 and of 1 more: that node may be lost"
+    )
 
 
 def test_one_process_is_the_job(tmp_path: Path) -> None:
@@ -151,7 +195,36 @@ def test_a_rank_that_was_started_again_has_not_failed_the_job(tmp_path: Path) ->
     elsewhere = runs.write_process(tmp_path / "s", 0, **again)
     elsewhere.rename(run / "n0#0.2000")
     assert failure_of(run) is None
-    assert Analyzer(run).headline()[2] == ("rank 0 failed and was started again: exit code 3")
+    assert Analyzer(run).headline()[2] == (
+        "The job was started again after this: The job failed, at 22:13:25 UTC after 20 steps: "
+        "exit code 3"
+    )
+
+
+def test_of_an_attempt_nothing_of_the_one_before_counts(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "r", raised(5, "ValueError: x"), TERMINATED)
+    # The other rank ended before it was recorded again.
+    again = {"attempt": 1, "pid": 2000, "started_ns": runs.T0 + 40 * SECOND, "world_size": 2}
+    elsewhere = runs.write_process(tmp_path / "s", 1, ended=raised(50, "OSError: y"), **again)
+    elsewhere.rename(run / "n0#1.2000")
+    line = failure_of(run) or ""
+    assert line.endswith(" (attempt 1) failed, at 22:14:10 UTC: OSError: y, exit code 1")
+    processes = open_run(run).processes
+    (restart,) = endings.restarts(processes)
+    assert (restart.begin_ns, restart.rank) == (runs.T0 + 40 * SECOND, 0)
+    assert (restart.reason or "").startswith("Rank 0 on n0 failed first, at 22:13:25 UTC: Value")
+
+
+def test_a_job_that_is_run_again_by_hand_is_another_attempt_and_a_pause_is_none(
+    tmp_path: Path,
+) -> None:
+    run = run_of(tmp_path / "r", raised(5, "ValueError: x"))
+    for number, after in ((1, 40), (2, 50)):
+        own = {"pid": 2000, "started_ns": runs.T0 + after * SECOND, "process_started_ns": 7}
+        elsewhere = runs.write_process(tmp_path / str(number), 0, ended=FINE, **own)
+        elsewhere.rename(run / f"n0#0.2000.{number}")
+    (restart,) = endings.restarts(open_run(run).processes)
+    assert restart.begin_ns == runs.T0 + 40 * SECOND
 
 
 def test_ends_of_two_nodes_are_compared_by_one_clock(tmp_path: Path) -> None:
@@ -161,13 +234,10 @@ def test_ends_of_two_nodes_are_compared_by_one_clock(tmp_path: Path) -> None:
         runs.write_closed(
             runs.write_process(run, rank, node=node, ended=ending), schema.SPANS, runs.loop(20)
         )
-    from haiprof.findings.endings import failure
-    from haiprof.sources.own import open_run
-
     processes = open_run(run).processes
-    assert "Rank 1 on b failed first" in (failure(processes) or "")
+    assert "Rank 1 on b failed first" in (endings.failure(processes) or "")
     ahead = {"a": 0, "b": 5 * SECOND}  # the clock of b is behind by so much
-    line = failure(processes, aligned=lambda node, at: at + ahead[node])
+    line = endings.failure(processes, aligned=lambda node, at: at + ahead[node])
     assert "Rank 0 on a failed first" in (line or "")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import os
@@ -80,6 +79,13 @@ WAYS = {
                   "finished", 0, text="exit code 0"),
     "thread, then exit": Way("t = threading.Thread(target=lambda: 1 / 0); t.start(); t.join()\n"
                              "sys.exit(4)", "failed", 4, text="exit code 4"),
+    "quotes another": Way(
+        "class Remote(Exception): pass\n"
+        "raise Remote('Caught KeyError in DataLoader worker process 0.\\nOriginal Traceback (most '"
+        "'recent call last):\\n  File \"/x/site-packages/torch/w.py\", line 3, in run\\n    f()\\n'"
+        "'  File \"/job/data.py\", line 18, in item\\n    raise KeyError(1)\\nKeyError: 1\\n')",
+        "failed", 1, None, "exception",
+        "Remote: Caught KeyError in DataLoader worker process 0: KeyError: 1 (data.py:18), exit"),
     "hook before": Way("1 / 0", "failed", 1, None, "exception",
                        "ZeroDivisionError: division by zero (<string>:", before=OWN_HOOK),
     "hook after": Way(f"{OWN_HOOK}\n1 / 0", "failed", 1, None, "exception",
@@ -438,31 +444,6 @@ def test_a_control_group_that_was_removed_says_nothing(tmp_path: Path) -> None:
     (machine.group / "memory.events").unlink()
     kills.judge({who: True})
     assert kills.verdict(*who).kills == 0
-
-
-def _removed(group: Path) -> bool:
-    with contextlib.suppress(OSError):  # somebody is in it
-        group.rmdir()
-    return not group.exists()
-
-
-@pytest.fixture
-def memory_group() -> Iterator[Path]:
-    """A control group with a limit of 200 MiB."""
-    top = Path("/sys/fs/cgroup")
-    for base, name in ((top / "memory", "memory.limit_in_bytes"), (top, "memory.max")):
-        group = base / f"haiprof-test-{os.getpid()}"
-        with contextlib.suppress(OSError):
-            group.mkdir()
-            try:
-                (group / name).write_text(str(200 << 20))
-                with contextlib.suppress(OSError):
-                    (group / "memory.swap.max").write_text("0")
-                yield group
-            finally:
-                wait_for(functools.partial(_removed, group), 60.0, "its last end")
-            return
-    pytest.skip("no control group with a limit of memory can be made here")
 
 
 def test_a_job_that_the_kernel_kills_for_memory_is_known_to_be(

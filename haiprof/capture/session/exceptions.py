@@ -23,6 +23,8 @@ _OF_CAUSE: Final = 1500
 #: Characters of an exception, and of what led to it, in a text that has both.
 _AFTER: Final = 200
 _FRAMES: Final = 8
+#: In messages that quote the traceback of another process.
+_QUOTED: Final = "Traceback (most recent call last):"
 #: Frames of a traceback, and causes of an exception, that are looked at.
 _DEEPEST: Final = 10_000
 _CAUSES: Final = 16
@@ -126,14 +128,14 @@ def _record(
 
 def _described(error: BaseException, where: TracebackType | None) -> tuple[str, dict[str, Any]]:
     kind = _name(type(error))
-    message = _message(error)
-    text = f"{kind}: {' '.join(message.split())}" if message.strip() else kind
+    message = _in_a_line(_message(error))
+    text = f"{kind}: {message}" if message else kind
     first = _first_cause(error)
     if first is not error:
-        reason = " ".join(_message(first).split())
+        reason = _in_a_line(_message(first))
         # Both must fit in a line, of which the end is cut.
         text = f"{text[:_AFTER]}, after {_name(type(first))}: {reason[:_AFTER]}"
-    file, line, function = _place(where)
+    file, line, function = _place_of_another(error) or _place(where)
     attributes: dict[str, Any] = {"type": kind, "traceback": _last_lines(error, where)}
     if file:
         attributes.update(file=_clean(file), line=line, function=_clean(function))
@@ -151,7 +153,20 @@ def _message(error: BaseException) -> str:
         message = str(error)
     except Exception:  # as the traceback shows it
         return "<exception str() failed>"
+    if len(message) > _MESSAGE and _QUOTED in message:  # whose last line says what happened
+        half = _MESSAGE // 2
+        return f"{_clean(message[:half])}…{_clean(message[-half:])}"
     return _clean(message[:_MESSAGE]) + ("…" if len(message) > _MESSAGE else "")
+
+
+def _in_a_line(message: str) -> str:
+    """Return a message as one line; of a traceback that it quotes only the last line."""
+    before, quotes, traceback = message.partition(_QUOTED)
+    if quotes:
+        before = before.rpartition("\n")[0] if not before.endswith("\n") else before
+        last = traceback.rstrip().rpartition("\n")[2]
+        message = f"{before.rstrip().rstrip('.:')}: {last}" if before.strip() else last
+    return " ".join(message.split())
 
 
 def _clean(text: str) -> str:
@@ -159,17 +174,38 @@ def _clean(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
+def _is_library(file: str) -> bool:
+    if "site-packages" in file or "dist-packages" in file or file.startswith("<"):
+        return True
+    return file.startswith(os.path.dirname(os.__file__) + os.sep)
+
+
+def _place_of_another(error: BaseException) -> tuple[str, int, str] | None:
+    """Return the same as :func:`_place` of a traceback that a message quotes, if it does.
+
+    So does what a DataLoader raises for its worker, and torch.multiprocessing for its child.
+    """
+    try:
+        _, quotes, traceback = str(error).partition(_QUOTED)
+    except Exception:
+        return None
+    own = None
+    if quotes:
+        import re
+
+        frames = re.findall(r'^ *File "(.+)", line (\d{1,9}), in (.+)$', traceback, re.MULTILINE)
+        own = next((each for each in reversed(frames) if not _is_library(each[0])), None)
+    return None if own is None else (own[0], int(own[1]), own[2])
+
+
 def _place(where: TracebackType | None) -> tuple[str, int, str]:
     """Return file, line and function of the innermost frame of the job's own code."""
-    libraries = os.path.dirname(os.__file__) + os.sep
     innermost = own = None
     for _ in range(_DEEPEST):
         if where is None:
             break
-        file = where.tb_frame.f_code.co_filename
         innermost = where
-        library = "site-packages" in file or "dist-packages" in file or file.startswith("<")
-        if not library and not file.startswith(libraries):
+        if not _is_library(where.tb_frame.f_code.co_filename):
             own = where
         where = where.tb_next
     found = own or innermost

@@ -5,14 +5,18 @@ Tests: tests/findings/recorded/test_rules.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
+from haiprof.common.frame_texts import frame_text
+from haiprof.common.numbers import milliseconds
 from haiprof.findings import endings
 from haiprof.findings.finding import Evidence, Finding
 from haiprof.findings.recorded import device_errors
 from haiprof.findings.recorded.case import Device, DeviceError
 from haiprof.runs import ROLE_RANK, Process
+from haiprof.sources.own import readable
 
 _TERMINATED: Final = "SIGTERM"
 _FULL: Final = ("No space left on device", "Disk quota exceeded")
@@ -31,14 +35,93 @@ _ADVICE: Final = {
     "dataset's code (num_workers=0 shows it)",
     "exception": "fix the exception: the other ranks' errors follow from it",
     "crash": "look at the core dump or at the log's last lines of that process",
+    "exit": "look at that process's last lines in the log: it ended itself (sys.exit, os._exit)",
+    "left_early": "give all ranks as many batches (drop_last, DistributedSampler), or find what "
+    "ends that one early: a break, a return, sys.exit(0)",
+    "misses_others": "find what became of the ranks that it waited for or lost: their last lines "
+    "in the log, their nodes",
+    "restarted": "fix what ended it; save checkpoints more often where much training was lost",
     "preempted": "save a checkpoint when SIGTERM comes, and start again from it",
 }
+
+
+#: Lines of a traceback that are shown, and characters of it that are looked at.
+_LINES: Final = 12
+_LETTERS: Final = 4096
+
+
+class Raised(NamedTuple):
+    """What a process reported of the exception that ended it."""
+
+    #: Of the job's own code, as ``function (file:line)``; None: not known.
+    line: str | None
+    #: The last lines of the traceback.
+    last_lines: str
+
+
+def raised(reports: Sequence[object]) -> Raised | None:
+    """Return what the attributes of events say of the exception that ended their process."""
+    for text in reversed(reports):
+        try:
+            known = json.loads(str(text))
+        except (ValueError, RecursionError):  # of a damaged file
+            continue
+        # One of a thread ended that thread.
+        if isinstance(known, dict) and "thread" not in known:
+            return Raised(_place(known), _last_lines(known.get("traceback")))
+    return None
+
+
+def _place(known: Mapping[str, Any]) -> str | None:
+    file, line, function = (known.get(name) for name in ("file", "line", "function"))
+    if not isinstance(file, str) or not isinstance(function, str) or type(line) is not int:
+        return None
+    return frame_text(readable(function[:_LETTERS]), readable(file[:_LETTERS]), line)
+
+
+def _last_lines(traceback: object) -> str:
+    if not isinstance(traceback, str):
+        return ""
+    lines = readable(traceback[-_LETTERS:]).rstrip().splitlines()
+    # Python underlines what failed in a line, which here says little.
+    return "\n".join([line for line in lines if line.strip(" ^~")][-_LINES:])
+
+
+def restarts_of(restarts: Iterable[Mapping[str, Any]]) -> list[Finding]:
+    """Return a finding for each time that the job was started again.
+
+    Args:
+        restarts: rows of the frame of that name of a Goodput.
+    """
+    found = []
+    for row in restarts:
+        parts = {
+            "lost": row["lost_ns"], "down": row["down_ns"], "starting up": row["startup_ns"],
+        }  # fmt: skip
+        cost = sum(parts.values())
+        spent = ", ".join(f"{milliseconds(ns)} {what}" for what, ns in parts.items() if ns)
+        why = "" if row["reason"] is None else f": {row['reason']}"
+        found.append(
+            Finding(
+                kind="restarted",
+                problem=f"The job was started again (attempt {row['attempt']}), "
+                f"which cost {milliseconds(cost)}{why}",
+                advice=_ADVICE["restarted"],
+                ranks=() if row["rank"] is None else (row["rank"],),
+                lost_ns=cost,
+                confidence=0.95,
+                evidence=(Evidence("goodput", "parts", spent, ""),) if spent else (),
+                command="haiprof report",
+            )
+        )
+    return found
 
 
 def endings_of(
     processes: Sequence[Process],
     sentence: str | None,
-    aligned: endings.Aligned,
+    first: Process | None,
+    reported: Raised | None = None,
     devices: Sequence[Device] = (),
 ) -> list[Finding]:
     """Return how the job failed, as at most one finding.
@@ -46,12 +129,12 @@ def endings_of(
     Args:
         processes: those of the run, nodes and helpers, too.
         sentence: :func:`haiprof.findings.endings.failure` of them.
-        aligned: the clock by which the ends of processes on several nodes are compared.
+        first: :func:`haiprof.findings.endings.first_failed` of them.
+        reported: what that one reported of its exception; None: there was none.
         devices: the GPUs that the ranks used: an error of one comes before what it leads to.
     """
     if sentence is None:
         return []
-    first = endings.first_failed(processes, aligned)
     kind = _interruption(processes) if first is None else _kind(first)
     if kind is None:
         return []
@@ -65,12 +148,15 @@ def endings_of(
         Finding(
             kind=kind,
             problem=sentence,
-            advice=(_ADVICE | device_errors.ADVICE)[kind],
+            advice=_advice(kind, first),
             ranks=ranks,
             confidence=0.95,
+            line=None if reported is None else reported.line,
             evidence=(
                 *(() if ending is None
                   else (Evidence("events", "end of the process", ending.text, ""),)),
+                *(() if reported is None or not reported.last_lines
+                  else (Evidence("events", "last lines", reported.last_lines, ""),)),
                 *(() if error is None
                   else (Evidence("events", "driver's report", error.text, "",
                                  window=(error.time, error.time)),)),
@@ -79,6 +165,15 @@ def endings_of(
             ended=True,
         )
     ]  # fmt: skip
+
+
+def _advice(kind: str, first: Process | None) -> str:
+    if first is not None and first.ending is not None:
+        if kind == "crash" and first.ending.exit_code is not None:
+            return _ADVICE["exit"]
+        if kind == "exception" and endings.misses_others(first):
+            return _ADVICE["misses_others"]
+    return (_ADVICE | device_errors.ADVICE)[kind]
 
 
 def _device_error(process: Process, devices: Sequence[Device]) -> DeviceError | None:
@@ -96,6 +191,8 @@ def _device_error(process: Process, devices: Sequence[Device]) -> DeviceError | 
 def _kind(process: Process) -> str:
     ending = process.ending
     assert ending is not None
+    if not endings.failed(process):
+        return "left_early"
     if ending.reason == "out of memory":
         return "out_of_memory"
     if any(words in ending.text for words in _FULL):

@@ -1,10 +1,15 @@
-"""Hangs that were seen while a job ran, as findings."""
+"""Hangs as findings: those that were seen while a job ran, and one that a time-out ended.
+
+Tests: tests/findings/recorded/test_hang_rules.py.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
+from haiprof.common.numbers import milliseconds
+from haiprof.common.wait_graph import Stuck
 from haiprof.findings.finding import Evidence, Finding
 from haiprof.sources.hangs import Hang
 
@@ -49,3 +54,42 @@ def hangs_of(hangs: Sequence[Hang], *, ended: bool, waited_ns: int) -> list[Find
             )
         )
     return found
+
+
+def never_came(found: Stuck, line: str | None) -> str:
+    """Say for whom ranks waited until they gave up, in a sentence without its full stop.
+
+    Args:
+        found: who, and for what.
+        line: of the job that the first of those was at; None: not known.
+    """
+    at = "" if line is None else f"; rank {found.culprits[0]} was at {line}"
+    return (
+        f"{_who(found.culprits).capitalize()} never came to {found.wait}; {_who(found.waiting)} "
+        f"waited for {milliseconds(found.wait.age_s * 1e9)}{at}"
+    )
+
+
+def timed_out(found: Stuck, line: str | None) -> Finding:
+    """Return the hang that a time-out ended as a finding; arguments as of :func:`never_came`."""
+    lost = int(found.wait.age_s * 1e9)
+    return Finding(
+        kind=found.kind,
+        problem=never_came(found, line),
+        advice="look at what that rank did instead: haiprof report shows its stacks",
+        ranks=found.culprits,
+        lost_ns=lost,
+        confidence=0.95,
+        line=line,
+        evidence=(
+            Evidence("collectives", "ranks that waited", len(found.waiting), "count"),
+            Evidence("collectives", "until they gave up, they had waited", lost, "ns"),
+        ),
+        command="haiprof report",
+        ended=True,
+    )
+
+
+def _who(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if ranks[8:] else "")
+    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"

@@ -14,9 +14,10 @@ data       the training loop waits for its DataLoader
 hang       no step ends for far longer than usual: a step's time outside the parts above, and not
            spent on compiling, beyond the median, if it is over ten times the median and over a
            second more
-lost       training whose result was lost: in a process that died or that another attempt follows,
-           after the beginning of the last checkpoint saved in its life, including the
-           interrupted step
+lost       training whose result was lost: in a process that did not end in order or that another
+           attempt follows, after the beginning of the last checkpoint saved in its life, including
+           the interrupted step, and the wait of up to a minute for the launcher to end the others
+           once one has failed
 shutdown   from the last step to the end of a process that ends in order
 other      a process is alive but in none of these, or was not recorded
 productive the rest of the steps: training that was kept
@@ -69,6 +70,8 @@ _CHECKPOINTS: Final = {"load": ("checkpoint.load",), "save": (_SAVE, "checkpoint
 #: A step hangs that takes this many medians, and this much more than one.
 _HANG_TIMES: Final = 10
 _HANG_NS: Final = 1_000_000_000
+#: Once a rank has failed, launchers end the others within this time: that is no hang.
+_ENDING_NS: Final = 60 * 1_000_000_000
 
 TIMELINE_SCHEMA: Final = {"start": pl.Int64(), "duration": pl.Int64(), "part": pl.String()}
 
@@ -79,7 +82,8 @@ class Life(NamedTuple):
     ``loses``: it died or another attempt followed, so that only training before ``kept`` (None:
     none) was of use. ``ran_before``: it was already running at the beginning, where recording
     began (again). ``live``: it is still running. ``died``: it did not end in order, so the time
-    after its last step is not shutdown.
+    after its last step is not shutdown. ``failed``: when the first rank of its attempt failed;
+    None: none did.
     """
 
     begin: int
@@ -89,6 +93,7 @@ class Life(NamedTuple):
     ran_before: bool = False
     live: bool = False
     died: bool = False
+    failed: int | None = None
 
 
 class Pieces(NamedTuple):
@@ -171,8 +176,11 @@ def _hangs(
         ("startup", (end - rest + usual)[far & first], end[far & first]),
         ("hang", (end - rest + usual)[far & ~first], end[far & ~first]),
     ]
-    if (life.died or life.live) and life.end - last > limit:
-        parts.append(("hang", np.array([last + usual]), np.array([life.end])))
+    until = life.end
+    if life.failed is not None and until - life.failed < _ENDING_NS:
+        until = min(until, life.failed)
+    if (life.died or life.live) and until - last > limit:
+        parts.append(("hang", np.array([last + usual]), np.array([until])))
     return parts
 
 
@@ -248,6 +256,14 @@ def _first(one: Pieces, other: Pieces) -> Pieces:
         other.code[np.searchsorted(other.start, start, "right") - 1],
     )
     return _joined(start, code, one.end)
+
+
+def between(line: Pieces, begin: int, end: int) -> Pieces:
+    """Return the part of a time line from ``begin`` to ``end``, which lie within it."""
+    inside = line.start < end
+    start, code = line.start[inside], line.code[inside]
+    from_there = max(int(np.searchsorted(start, begin, "right")) - 1, 0)
+    return Pieces(np.maximum(start[from_there:], begin), code[from_there:], end)
 
 
 def timeline(line: Pieces) -> pl.DataFrame:

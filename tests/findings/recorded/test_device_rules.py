@@ -110,7 +110,7 @@ def ended(text: str, signal: str | None = None, at: int = 6 * SECOND, errors: An
     )  # fmt: skip
     failed = process(0, state="died", ending=end)
     one = device(errors=errors)
-    (finding,) = end_rules.endings_of([failed], "It failed", lambda _, ns: ns, [one])
+    (finding,) = end_rules.endings_of([failed], "It failed", failed, None, [one])
     return finding
 
 

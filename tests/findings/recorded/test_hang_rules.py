@@ -10,6 +10,7 @@ import runs
 
 from haiprof import schema
 from haiprof.analyzer import Analyzer
+from haiprof.common.wait_graph import Stuck, Wait
 from haiprof.findings.kinds import KINDS
 from haiprof.findings.recorded import hang_rules
 from haiprof.sources.hangs import Hang
@@ -27,6 +28,19 @@ def test_the_last_hang_ended_the_job_and_lasted_as_long_as_it_stood() -> None:
     assert (last.ended, last.lost_ns) == (True, 90 * runs.SECOND)
     assert last.problem == "Ranks stood still. Rank 1 never came"
     assert (last.kind, last.ranks, last.line) == ("rank_never_arrived", (1,), "nap (t.py:9)")
+
+
+def test_a_hang_that_a_time_out_ended_names_who_never_came() -> None:
+    wait = Wait("0", 56, "all_reduce", age_s=10.0)
+    found = Stuck("rank_never_arrived", (2,), (0, 1, 3), wait)
+    finding = hang_rules.timed_out(found, "nap (t.py:9)")
+    assert finding.problem == (
+        "Rank 2 never came to all_reduce number 56 of group 0; ranks 0, 1, 3 waited for 10 s; "
+        "rank 2 was at nap (t.py:9)"
+    )
+    assert (finding.kind, finding.ranks, finding.line) == (found.kind, (2,), "nap (t.py:9)")
+    assert (finding.ended, finding.lost_ns) == (True, 10 * runs.SECOND)
+    assert hang_rules.never_came(found, None).endswith("waited for 10 s")
 
 
 def test_a_kind_of_a_newer_version_is_left_out() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -492,8 +493,60 @@ def ending(kind: str, **more: Any) -> Ending:
 )  # fmt: skip
 def test_how_a_job_ended(kind: str, end: Ending) -> None:
     processes = [process(0, state="died", ending=end), process(1, state="closed")]
-    (finding,) = end_rules.endings_of(processes, "it failed", lambda _, time_ns: time_ns)
+    first = endings.first_failed(processes)
+    (finding,) = end_rules.endings_of(processes, "it failed", first)
     assert (finding.kind, finding.ended) == (kind, True)
+
+
+def test_who_ends_in_order_before_the_others_is_found() -> None:
+    lost = ending("failed", reason="exception", text="RuntimeError: Connection closed by peer [x]")
+    early = process(0, state="closed", ending=ending("finished", exit_code=0, text="exit code 0"))
+    processes = [early, process(1, state="died", ending=lost)]
+    first = endings.first_failed(processes)
+    (finding,) = end_rules.endings_of(processes, "it left", first)
+    assert (finding.kind, finding.ranks) == ("left_early", (0,))
+
+
+def test_advice_fits_how_it_ended() -> None:
+    def advice(end: Ending) -> str:
+        one = process(0, state="died", ending=end)
+        return end_rules.endings_of([one], "it failed", one)[0].advice
+
+    assert "core dump" in advice(ending("killed", signal="SIGSEGV"))
+    assert "sys.exit" in advice(ending("failed", exit_code=3))
+    lost = ending("failed", reason="exception", text="RuntimeError: Connection closed by peer [x]")
+    assert "lost" in advice(lost)
+
+
+def test_an_exception_is_shown_with_its_line_and_the_last_lines() -> None:
+    frames = '  File "t.py", line 7, in f\n    g(\n    ^^^^\n'
+    known = {"file": "/job/t.py", "line": 7, "function": "f", "traceback": f"{frames}ValueError: x"}
+    end = ending("failed", reason="exception", text="ValueError: x")
+    one = process(0, state="died", ending=end)
+    of_thread = json.dumps({**known, "thread": "Thread-1", "line": 9})
+    reported = end_rules.raised([json.dumps({**known, "line": 3}), json.dumps(known), of_thread])
+    (finding,) = end_rules.endings_of([one], "it failed", one, reported)
+    assert finding.line == "f (/job/t.py:7)"
+    lines = finding.evidence[1].value
+    assert lines == '  File "t.py", line 7, in f\n    g(\nValueError: x'
+
+
+@pytest.mark.parametrize("given", [None, "no", "[]", "[" * 9999, 7])
+def test_what_a_damaged_file_says_of_an_exception_is_left_out(given: object) -> None:
+    assert end_rules.raised([given]) is None
+    odd = end_rules.raised([json.dumps({"file": 1, "line": "x", "traceback": [], "function": {}})])
+    assert odd == (None, "")
+
+
+def test_a_restart_is_found_with_its_cost() -> None:
+    row = {"attempt": 1, "time": 5, "rank": 2, "reason": "Rank 2 failed", "down_ns": 10**9,
+           "lost_ns": 2 * 10**9, "startup_ns": 0}  # fmt: skip
+    (finding,) = end_rules.restarts_of([row])
+    assert (finding.kind, finding.ranks, finding.lost_ns) == ("restarted", (2,), 3 * 10**9)
+    assert finding.problem == (
+        "The job was started again (attempt 1), which cost 3 s: Rank 2 failed"
+    )
+    assert not finding.ended
 
 
 def test_who_was_asked_to_end_leaves_the_others_alone() -> None:
@@ -504,15 +557,15 @@ def test_who_was_asked_to_end_leaves_the_others_alone() -> None:
     ]
     sentence = endings.failure(processes)
     assert sentence is not None
-    (finding,) = end_rules.endings_of(processes, sentence, lambda _, time_ns: time_ns)
+    (finding,) = end_rules.endings_of(processes, sentence, endings.first_failed(processes))
     assert finding.kind == "preempted"
     assert sentence.startswith("The job was interrupted")
 
 
 def test_an_end_that_the_user_asked_for_is_no_finding() -> None:
     processes = [process(0, state="closed", ending=ending("interrupted", signal="SIGINT"))]
-    assert end_rules.endings_of(processes, "interrupted", lambda _, time_ns: time_ns) == []
-    assert end_rules.endings_of([process(0)], None, lambda _, time_ns: time_ns) == []
+    assert end_rules.endings_of(processes, "interrupted", None) == []
+    assert end_rules.endings_of([process(0)], None, None) == []
 
 
 def test_what_costs_most_comes_first() -> None:

@@ -11,7 +11,19 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runs import MS, SECOND, T0, Row, event, make_run, span, write_closed, write_process, write_run
+from runs import (
+    MS,
+    SECOND,
+    T0,
+    Row,
+    event,
+    make_run,
+    sample,
+    span,
+    write_closed,
+    write_process,
+    write_run,
+)
 
 from haiprof import Analyzer, schema
 from haiprof.views.run import goodput as views
@@ -136,6 +148,55 @@ def test_a_process_that_hangs_until_it_is_killed_does(tmp_path: Path) -> None:
     life(run, 0, [*steps(0, 20), saved(19000, 1)], (0, 120), state="died")
     found = parts(run)
     assert found == pytest.approx({"productive": 19.0, "save": 0.001, "lost": 1.999, "hang": 99.0})
+
+
+def test_a_hang_that_an_exception_ends_is_one_and_what_follows_is_lost(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    rows = [*steps(0, 20), saved(19000, 1)]
+    # It gives up at 60 s; the launcher needs 3 s to end the other one.
+    life(run, 0, rows, (0, 61), ended=end("failed", 60, reason="exception"))
+    life(run, 1, rows, (0, 63), ended=end("interrupted", 63, signal="SIGTERM"))
+    found = parts(run)
+    assert found == pytest.approx({"productive": 19.0, "save": 0.001, "lost": 4.999, "hang": 39.0})
+    assert Analyzer(run).goodput().summary["died"].item() == 2
+    # Of one that stands for minutes after another one has failed, nobody thinks: it only ends.
+    apart = write_run(tmp_path / "apart")
+    life(apart, 0, rows, (0, 20.5), ended=end("killed", 20.5, signal="SIGSEGV"))
+    life(apart, 1, rows, (0, 320), ended=end("interrupted", 320, signal="SIGTERM"))
+    assert parts(apart)["hang"] == pytest.approx(299.0)
+
+
+def end(kind: str, at: float, **more: Any) -> dict[str, Any]:
+    known = {"exit_code": None, "signal": None, "reason": None, "parent_pid": None, "text": kind}
+    at_ns = T0 + round(at * SECOND)
+    return {**known, "kind": kind, "time_ns": at_ns, "failed_ns": at_ns, **more}
+
+
+def test_a_hang_is_one_while_it_lasts(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    folder = life(run, 0, steps(0, 20), (0, 0), state="live", ended_ns=None)
+    write_closed(folder, schema.SAMPLES, [sample(at, "proc.cpu.percent", 1.0) for at in (1, 90)])
+    assert parts(run) == pytest.approx({"productive": 20.0, "other": 1.0, "hang": 69.0})
+
+
+def test_a_restart_has_a_reason_and_a_price(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    failed = {**end("failed", 12.4, reason="exception"), "text": "ValueError: x (t.py:7)"}
+    life(run, 0, [*steps(2000, 10), saved(6500, 500)], (0, 12.4), ended=failed)
+    second = [*steps(17400, 4), span(16000, 1000, "checkpoint", "checkpoint.load")]
+    again(run, 0, 77, second, (15.4, 21.65), attempt=1)
+    found = Analyzer(run).goodput()
+    (row,) = found.restarts.iter_rows(named=True)
+    assert row == {
+        "attempt": 1,
+        "time": T0 + round(15.4 * SECOND) + 5,
+        "rank": 0,
+        "reason": "The job failed, at 22:13:32 UTC after 10 steps: ValueError: x (t.py:7)",
+        "down_ns": 3 * SECOND,
+        "lost_ns": 5400 * MS,
+        "startup_ns": 2 * SECOND - 5,
+    }
+    assert found.attempts["how"].to_list() == ["ValueError: x (t.py:7)", None]
 
 
 def test_a_run_is_productive_while_all_ranks_are(tmp_path: Path) -> None:
