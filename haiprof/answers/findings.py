@@ -15,9 +15,11 @@ from haiprof import schema
 from haiprof.answers import collectives as collective_answers
 from haiprof.answers import ledger as ledger_answers
 from haiprof.answers.devices import devices
-from haiprof.answers.one_process import read_events
+from haiprof.answers.one_process import read_events, read_phase_spans
 from haiprof.answers.ranks import Ranks
 from haiprof.answers.recorded import RecordedAnswers
+from haiprof.common.frame_texts import SEPARATOR
+from haiprof.common.numbers import milliseconds
 from haiprof.findings import hardware
 from haiprof.findings.finding import Finding, ordered
 from haiprof.findings.recorded import baseline_rules, end_rules, hang_rules, memory_rules, rules
@@ -27,11 +29,17 @@ from haiprof.runs import ROLE_RANK, Process
 from haiprof.sources import tables
 from haiprof.sources.hangs import read_hangs
 from haiprof.views.run import collectives as collective_view
+from haiprof.views.run import stacks as stack_views
+from haiprof.views.run.late_places import of_job
 from haiprof.views.run.overview import Summary
 
 #: Events of one kind that are looked at.
 _MOST_FACTS: Final = 256
 _EXCHANGE: Final = "all_to_all"
+#: Samples of its main thread that say where a process ended: these are looked at, and so many in a
+#: row are needed.
+_NEWEST: Final = 256
+_STAYED: Final = 4
 
 
 def recorded(ranks: Ranks, records: RecordedAnswers) -> list[Finding]:
@@ -53,7 +61,11 @@ def _recorded(ranks: Ranks, records: RecordedAnswers) -> list[Finding]:
     seen = case(ranks, records)
     end = records.end()
     raised = None if end.first is None else _raised(ranks, end.first)
-    ends = end_rules.endings_of(ranks.run.processes, end.sentence, end.first, raised, seen.devices)
+    # An exception says where it was raised.
+    stayed = None if end.first is None or raised is not None else _stayed_at(ranks, end.first)
+    ends = end_rules.endings_of(
+        ranks.run.processes, end.sentence, end.first, raised, seen.devices, stayed
+    )
     hangs, unread = read_hangs(ranks.run.folder)
     ranks.note(unread)
     stood = max((each.ledger.spent("hang") for each in seen.ranks), default=0)
@@ -76,6 +88,31 @@ def _raised(ranks: Ranks, first: Process) -> end_rules.Raised | None:
     read = read_events(first, "exception")
     ranks.note(read.problems)
     return end_rules.raised(read.frame["attributes"].to_list())
+
+
+def _stayed_at(ranks: Ranks, first: Process) -> str | None:
+    """Return the line of the job at which a process ended; None: it was there for too short."""
+    spans = read_phase_spans(first)
+    stacks, frames = (tables.read(first, table) for table in (schema.STACKS, schema.FRAMES))
+    ranks.note([*spans.problems, *stacks.problems, *frames.problems])
+    if not spans.frame.height:
+        return None
+    # A loop comes to the same line again and again: only since its last phase ended it stayed.
+    ended = spans.frame.select((pl.col("start") + pl.col("duration")).max()).item()
+    mine = pl.col("process") == first.pid, pl.col("thread") == first.pid
+    tree = stack_views.Tree(frames.frame)
+    newest = stacks.frame.filter(*mine, pl.col("start") >= ended).sort("start").tail(_NEWEST)
+    newest = stack_views.rooted(newest, tree).reverse()
+    lines = [of_job(text.split(SEPARATOR)) for text in tree.texts(newest["row"].to_numpy())]
+    here = 0
+    while here < len(lines) and lines[here] == lines[0]:
+        here += 1
+    # Between two samples a process can come anywhere.
+    stayed = newest["samples"].head(here).sum() >= _STAYED
+    if not stayed or lines[0] is None or first.ending is None:
+        return None
+    lasted = first.ending.failed_ns - newest["start"][here - 1]
+    return f"it had been at {lines[0]} for {milliseconds(max(lasted, 0))}"
 
 
 def _restarts(ranks: Ranks, records: RecordedAnswers) -> list[Finding]:

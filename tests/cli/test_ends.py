@@ -111,7 +111,7 @@ FIRST = r"Rank 1 on \S+ failed first, at \d\d:\d\d:\d\d UTC after 2[01] steps: "
 OTHER = r"; 1 other (lost its connection|was then terminated)$"
 WAYS = {
     "SIGKILL": Way(
-        "os.kill(os.getpid(), 9)",
+        "time.sleep(1.5); os.kill(os.getpid(), 9)",
         FIRST + r"killed by SIGKILL \(kill -9, or the kernel's out-of-memory killer\)" + OTHER,
         "crash",
     ),
@@ -248,6 +248,12 @@ def test_what_is_said_of_an_end(
         assert first is not None
         assert (first.kind, first.ranks) == (way.kind, way.ranks)
         assert first.ended == (name != "started again")
+        stayed = [each.value for each in first.evidence if each.source == "stacks"]
+        assert stayed or name != "SIGKILL"
+        assert not stayed or name in ("SIGKILL", "out of memory")
+        if name == "SIGKILL":
+            at = line_of(script, way.ends)
+            assert re.match(rf"it had been at end \(\S*train\.py:{at}\) for \d", str(stayed[0]))
     goodput = run.goodput()
     spent = {part: ns / 1e9 for part, ns, _ in goodput.parts.iter_rows()}
     assert spent[way.part] > 0

@@ -20,6 +20,8 @@ from typing import Any, Final
 _MESSAGE: Final = 1000
 _TRACEBACK: Final = 4096
 _OF_CAUSE: Final = 1500
+#: Characters of a traceback in a message that are looked at.
+_LONGEST: Final = 65536
 #: Characters of an exception, and of what led to it, in a text that has both.
 _AFTER: Final = 200
 _FRAMES: Final = 8
@@ -193,7 +195,9 @@ def _place_of_another(error: BaseException) -> tuple[str, int, str] | None:
     if quotes:
         import re
 
-        frames = re.findall(r'^ *File "(.+)", line (\d{1,9}), in (.+)$', traceback, re.MULTILINE)
+        # Whoever writes megabytes into a message ends, too.
+        text = traceback[-_LONGEST:]
+        frames = re.findall(r'^ *File "(.+)", line (\d{1,9}), in (.+)$', text, re.MULTILINE)
         own = next((each for each in reversed(frames) if not _is_library(each[0])), None)
     return None if own is None else (own[0], int(own[1]), own[2])
 

@@ -123,6 +123,7 @@ def endings_of(
     first: Process | None,
     reported: Raised | None = None,
     devices: Sequence[Device] = (),
+    stayed: str | None = None,
 ) -> list[Finding]:
     """Return how the job failed, as at most one finding.
 
@@ -132,6 +133,7 @@ def endings_of(
         first: :func:`haiprof.findings.endings.first_failed` of them.
         reported: what that one reported of its exception; None: there was none.
         devices: the GPUs that the ranks used: an error of one comes before what it leads to.
+        stayed: at which line of the job it had been, and for how long, in words; None: at none.
     """
     if sentence is None:
         return []
@@ -157,6 +159,7 @@ def endings_of(
                   else (Evidence("events", "end of the process", ending.text, ""),)),
                 *(() if reported is None or not reported.last_lines
                   else (Evidence("events", "last lines", reported.last_lines, ""),)),
+                *(() if stayed is None else (Evidence("stacks", "last samples", stayed, ""),)),
                 *(() if error is None
                   else (Evidence("events", "driver's report", error.text, "",
                                  window=(error.time, error.time)),)),

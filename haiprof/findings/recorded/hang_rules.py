@@ -1,7 +1,4 @@
-"""Hangs as findings: those that were seen while a job ran, and one that a time-out ended.
-
-Tests: tests/findings/recorded/test_hang_rules.py.
-"""
+"""Hangs as findings: those that were seen while a job ran, and one that a time-out ended."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def place(
         np.maximum(np.minimum(end, last) - np.maximum(start, first), 0) for first, last in intervals
     ]
     in_samples = [_samples_in(samples, first, last) for first, last in intervals]
-    lines = [_of_job(stack.split(SEPARATOR)) for stack in samples["stack"].to_list()]
+    lines = [of_job(stack.split(SEPARATOR)) for stack in samples["stack"].to_list()]
     whole = sum(last - first for first, last in intervals)
     sampled = sum(int(counts.sum()) for counts in in_samples)
     return pl.DataFrame(
@@ -71,6 +71,6 @@ def _most(weights: Sequence[Numbers], names: Sequence[str | None], total: int) -
     return name if most * 2 > total else None
 
 
-def _of_job(frames: Sequence[str]) -> str | None:
+def of_job(frames: Sequence[str]) -> str | None:
     """Return the innermost frame of the job's own code: those of libraries are named in short."""
     return next((frame for frame in reversed(frames) if "(/" in frame), None)

@@ -1,7 +1,4 @@
-"""Who kept the others waiting as a job ended: by the communications that ended with an error.
-
-Tests: tests/views/run/test_left_waiting.py.
-"""
+"""Who kept the others waiting as a job ended: by the communications that ended with an error."""
 
 from __future__ import annotations
 
