@@ -37,6 +37,7 @@ class Options(NamedTuple):
     sample_hz: float = 1.0
     drain_hz: float = 4.0
     stack_hz: float = 10.0
+    hang_after: float = 60.0
     ring_mib: int = 16
     hooks: bool = True
     kernels: str = "windows"
@@ -229,6 +230,10 @@ def _check_interval(value: Any) -> str | None:
     return None if value == 0 else _between(0.01, 86400, "seconds")(value)
 
 
+def _check_patience(value: Any) -> str | None:
+    return None if value == 0 else _between(1, 1e6, "seconds")(value)
+
+
 def _check_text(value: Any) -> str | None:
     return None if isinstance(value, str) and "\0" not in value else "must be a str"
 
@@ -268,6 +273,12 @@ OPTIONS: Final[dict[str, Option]] = {
             "how often Python stacks are sampled (0: not at all)",
             float,
             _between(0, 200, "per second"),
+        ),
+        Option(
+            "hang_after",
+            "seconds that ranks may wait for another before stderr says why (0: never)",
+            float,
+            _check_patience,
         ),
         Option(
             "ring_mib", "shared memory of one process", int, _between(2, 1024, "MiB", whole=True)

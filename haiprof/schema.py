@@ -110,7 +110,7 @@ EVENTS: Final = Table(
             "kind",
             "text",
             "mark, lost, fork, exception, goodbye, exit, disk, hook, clock, recorder, loader, "
-            "threads, ddp, compile, autograd, …",
+            "threads, ddp, compile, autograd, hang, …",
         ),
         ("text", "text", "one plain sentence", True),
         ("step", "uint32", "number of the step it happened in", True),

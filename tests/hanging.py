@@ -57,7 +57,9 @@ class Job:
 
 
 @contextlib.contextmanager
-def hanging(folder: Path, program: str, ranks: int, started: int | None = None) -> Iterator[Job]:
+def hanging(
+    folder: Path, program: str, ranks: int, started: int | None = None, **options: object
+) -> Iterator[Job]:
     """Start a job, and wait until each of its ranks is about to hang.
 
     Args:
@@ -65,10 +67,11 @@ def hanging(folder: Path, program: str, ranks: int, started: int | None = None) 
         program: what follows the preamble.
         ranks: how many the job is to have.
         started: how many of them there are; None: all.
+        options: of the recording.
     """
     (folder / "hang.py").write_text(PREAMBLE + program)
     environment = {
-        **recorded(folder / "logs", run=folder.name),
+        **recorded(folder / "logs", **{"run": folder.name, **options}),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port()),
         "WORLD_SIZE": str(ranks),
@@ -77,7 +80,8 @@ def hanging(folder: Path, program: str, ranks: int, started: int | None = None) 
     try:
         for rank in range(ranks if started is None else started):
             own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-            with (folder / f"{rank}.txt").open("wb") as out:
+            # Appended to, as a scheduler's log: only so others may write there, too.
+            with (folder / f"{rank}.txt").open("ab") as out:
                 running.append(
                     subprocess.Popen(
                         [sys.executable, folder / "hang.py"],

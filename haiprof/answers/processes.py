@@ -10,8 +10,8 @@ from pathlib import Path
 
 import polars as pl
 
+from haiprof.common.printable import readable
 from haiprof.runs import Process
-from haiprof.sources.own import readable
 
 
 def rows(processes: Sequence[Process], cut: Mapping[Path, int]) -> pl.DataFrame:

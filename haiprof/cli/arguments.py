@@ -9,7 +9,6 @@ before the command starts.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -19,10 +18,6 @@ from haiprof.options import HOST_RECORDERS, OPTIONS, Option, Options
 
 _REPORT: Final = "report"
 _REPORT_MEANING: Final = "write report.html into the run's folder afterwards"
-_HANG_AFTER: Final = "hang_after"
-_HANG_MEANING: Final = "seconds that ranks may wait for another before stderr says why; 0 for never"
-#: Seconds.
-HANG_AFTER: Final = 60.0
 #: What may stand behind the script as well.
 _JOB_FLAGS: Final = ("-n", "--nodes", "--name", "--options")
 #: Keys of ``--options``, and the option that each one sets.
@@ -46,8 +41,6 @@ class RunArguments:
 
     given: dict[str, Any] = field(default_factory=dict)
     report: bool = False
-    #: After how many seconds a hang is reported; 0: never.
-    hang_after: float = HANG_AFTER
     help: bool = False
     command: list[str] = field(default_factory=list)
     #: On how many hosts the command starts, and on which; not given: on this one.
@@ -180,8 +173,6 @@ def _read_option(word: str, waiting: list[str], read: RunArguments, command: str
         return
     meaning = _job_meanings().get(flag) if command == "run" else None
     option = OPTIONS.get(name)
-    if name == _HANG_AFTER:
-        meaning = _HANG_MEANING
     if meaning is None and option is None:
         rows = [row[0] for row in _table(command)]
         hint = f"{did_you_mean(flag, [one for row in rows for one in row.split('/')])} ".lstrip()
@@ -193,23 +184,11 @@ def _read_option(word: str, waiting: list[str], read: RunArguments, command: str
         if not waiting:
             raise UsageError(f"{flag} needs a value: {meaning or (option and option.meaning)}")
         text = waiting.pop(0)
-    if name == _HANG_AFTER:
-        read.hang_after = _seconds(flag, text)
-    elif meaning is not None:
+    if meaning is not None:
         _read_job_option(flag, text, read)
     else:
         assert option is not None
         read.given[name] = checked(flag, text, option)
-
-
-def _seconds(flag: str, text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0.0 <= value < math.inf:
-        raise UsageError(f"{flag} {text!r} must be a number from 0 on ({_HANG_MEANING})")
-    return value
 
 
 _KINDS: Final = {"float": "a number", "int": "a whole number", "_boolean": "0 or 1"}
@@ -253,7 +232,6 @@ def _table(command: str = "run") -> list[tuple[str, str, str]]:
             shown = f" [{usual}]" if str(usual) else ""
             rows.append((flag, operand, f"{option.meaning}{shown}"))
     rows.append((f"--{_REPORT}", "", _REPORT_MEANING))
-    rows.append(("--hang-after", "FLOAT", f"{_HANG_MEANING} [{HANG_AFTER:g}]"))
     return [*rows, *_job_table()] if command == "run" else rows
 
 

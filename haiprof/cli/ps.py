@@ -9,13 +9,13 @@ from typing import Final
 
 from haiprof.cli.asking import NOT_ALL
 from haiprof.common.printable import printable
-from haiprof.control.jobs import IDLE, SILENT, Process, processes
+from haiprof.control.jobs import IDLE, RECORDING, SILENT, Process, processes
 
 _HEADINGS: Final = ("RUN", "RANK", "PID", "STATE", "SINCE", "RECORDER", "FOLDER")
 
 
 def list_jobs(*, as_json: bool, hosts: Sequence[str] = ()) -> int:
-    """Print a line for each process, or all of them as JSON; then why one does not answer.
+    """Print a line for each process, or all of them as JSON; then what is wrong with them.
 
     Args:
         as_json: print JSON.
@@ -56,15 +56,20 @@ def _print_table(found: Sequence[tuple[str, Process]], where: str) -> None:
     for host, process in found:
         if process.state == SILENT:
             print(printable(f"{host}: {process.why}" if host else process.why))
+    hangs = dict.fromkeys((host, p.run, p.hang, p.hang_since_ns) for host, p in found if p.hang)
+    for host, run, hang, since_ns in hangs:
+        where = f"{host}: " if host else ""
+        print(printable(f"{where}{run} hangs since {_since(since_ns)}. {hang}"))
 
 
 def _row(process: Process) -> tuple[str, ...]:
     idle = process.state == IDLE
+    hangs = process.state == RECORDING and process.hang
     return (
         process.run or (f"({process.script})" if process.script else "-"),
         "-" if idle else process.name,
         str(process.pid),
-        process.state,
+        "hangs" if hangs else process.state,
         _since(process.since_ns),
         "-" if process.recorder is None else str(process.recorder),
         process.run_dir or "-",

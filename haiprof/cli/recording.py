@@ -28,7 +28,7 @@ from haiprof.common.places import (
 from haiprof.common.process_life import start_time_of
 from haiprof.common.wait_status import Noted, forget_statuses, note_status
 from haiprof.options import ENABLED_VARIABLE, OPTIONS, Options
-from haiprof.recorder.command import Command, remove_note, write_note
+from haiprof.recorder.command import Command, Said, remove_note, write_note
 from haiprof.recorder.election import recorder_running
 from haiprof.recorder.launch import start_recorder
 from haiprof.recorder.run_folder import earlier_attempt, made_up_name, open_run_folder, why_not
@@ -65,6 +65,7 @@ class Recording:
         self._place = place
         self._recorder: int | None = None
         self._command: Command | None = None
+        self._said: Said | None = None
         self._made: list[Path] = []
         # The recorder of a `haiprof run` around us goes on after our command, and sums it all up.
         self._within = self._inherited() and self._ring_dir.is_dir()
@@ -112,13 +113,19 @@ class Recording:
             started = start_time_of(pid)
             if started is not None:  # else it has ended
                 self._command = Command(pid, started)
-                write_note(self._ring_dir, self._command)
+                self._said = write_note(self._ring_dir, self._command)
             recorder = start_recorder(self._ring_dir, self.run_dir, self.options)
         except Exception as error:  # the command is already running and must not notice
             say(f"no recorder could be started ({error}); steps are recorded, the host is not")
             return
         with contextlib.suppress(OSError, AttributeError):
             self._recorder = os.pidfd_open(recorder)
+
+    def say_what_recorder_says(self) -> None:
+        """Print what the recorder has to say of the job while it runs."""
+        if self._said is not None:
+            for line in self._said.lines():
+                say(line)
 
     def forget(self) -> None:
         """Remove what was made for a command that never ran."""
@@ -132,6 +139,7 @@ class Recording:
 
     def keep_status(self, pid: int, status: Noted) -> None:
         """Leave the end of a command that has just ended for the recorder, if it has one."""
+        self.say_what_recorder_says()
         with contextlib.suppress(OSError):
             started = start_time_of(pid)
             if started is not None:

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
-from haiprof.cli.arguments import HANG_AFTER, RunArguments, UsageError, help_text, parse
+from haiprof.cli.arguments import RunArguments, UsageError, help_text, parse
 from haiprof.cli.process.child import Child, end_like
 from haiprof.cli.process.console import reader_gone, say
-from haiprof.cli.process.hang_watch import HangWatch
 from haiprof.cli.recording import Recording
 from haiprof.common.launcher import placement
 from haiprof.options import resolve
@@ -52,15 +51,13 @@ def main(words: Sequence[str], *, trace: bool = False) -> NoReturn:
         code = run_on(hosts, command, recording.environment())
         _finish_hosts(recording, hosts, report=arguments.report)
         sys.exit(code)
-    status = run_here(command, recording, arguments.hang_after)
+    status = run_here(command, recording)
     _finish(recording, report=arguments.report, status=status)
     end_like(status)
 
 
-def run_here(command: list[str], recording: Recording, hang_after: float = HANG_AFTER) -> int:
+def run_here(command: list[str], recording: Recording) -> int:
     """Run the command under its recording to its end; return its wait status.
-
-    Ranks that wait for one for ``hang_after`` seconds are reported on stderr; 0: never.
 
     Where it cannot be started, one line says why and the process exits as a shell would.
     """
@@ -71,11 +68,9 @@ def run_here(command: list[str], recording: Recording, hang_after: float = HANG_
         recording.forget()
         _explain_start(command, error)
     recording.start(child.pid)
-    watch = HangWatch(child.pid, recording.run_dir, hang_after, say)
-    try:
-        return child.wait(lambda status: recording.keep_status(child.pid, status))
-    finally:
-        watch.end()
+    return child.wait(
+        lambda status: recording.keep_status(child.pid, status), recording.say_what_recorder_says
+    )
 
 
 def _finish(recording: Recording, *, report: bool, status: int = 0) -> None:

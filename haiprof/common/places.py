@@ -32,6 +32,8 @@ STATUS_SUFFIX: Final = ".status"
 UNFINISHED_TRACE: Final = ".trace-"
 #: How often the recorder of a run reads and drains, if that was changed after its start.
 PACE_NAME: Final = "pace.json"
+#: Why the ranks of a run wait, while they do.
+HANG_NAME: Final = "hang.json"
 #: Contains the sockets of docs/control.md; no run has a name that begins with a dot.
 CONTROL_FOLDER: Final = ".control"
 #: Of a socket at which its process does not listen yet.

@@ -224,9 +224,10 @@ def _mismatch(ranks: Mapping[int, Rank], blocked: Mapping[int, Rank]) -> Stuck |
         counts = Counter(asked.values())
         if len(counts) < 2:
             continue
-        usual, most = counts.most_common(1)[0]
-        # Of two ranks nobody knows which one is right.
-        even = list(counts.values()).count(most) > 1
+        (usual, most), (_, second) = counts.most_common(2)
+        # Of two ranks nobody knows which one is right; ranks of which nothing is known may be many.
+        unknown = _size(name, ranks) - sum(name in rank.groups for rank in ranks.values())
+        even = most <= second + unknown
         wrong = [number for number, what in asked.items() if even or what != usual]
         return Stuck(
             "collective_mismatch", tuple(sorted(wrong)), tuple(sorted(blocked)), wait, asked

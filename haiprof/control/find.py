@@ -75,6 +75,14 @@ def find(what: str) -> list[Found]:
     return _ranks(chosen)
 
 
+def with_pids(pids: Iterable[int]) -> list[Found]:
+    """Return the processes with these pids, by rank; for that of a launcher, the ranks beneath."""
+    everybody = list(_everybody())
+    by_pid = {process.pid: process for process in everybody}
+    those = [by_pid[pid] for pid in pids if pid in by_pid]
+    return _ranks(list({p.pid: p for one in those for p in _of_pid(one, everybody)}.values()))
+
+
 def python_below(pids: Iterable[int]) -> list[tuple[Found, int]]:
     """Return the Python processes below others, each with the one of these that it is below."""
     above = {pid: pid for pid in pids}

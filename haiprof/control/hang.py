@@ -157,25 +157,32 @@ def look(target: str | None, least_s: float = LEAST_S) -> list[Looked]:
     Returns:
         Them; empty: there is no such job here.
     """
-    mains = [process for process, forked_by in chosen(target) if forked_by is None]
-    if not mains:
+    return look_at_ranks([p for p, forked_by in chosen(target) if forked_by is None], least_s)
+
+
+def look_at_ranks(ranks: Sequence[Found], least_s: float) -> list[Looked]:
+    """Look at processes of this node as the ranks of jobs, twice; see :func:`look`."""
+    if not ranks:
         return []
-    those = [(process, None) for process in mains]
-    before, earlier_stacks = _waits(mains), look_at(those)
+    those = [(process, None) for process in ranks]
+    before, earlier_stacks = _waits(ranks), look_at(those)
     time.sleep(_BETWEEN_S)
-    after, stacks = _waits(mains), look_at(those)
+    after, stacks = _waits(ranks), look_at(those)
     found = []
-    for process, then, one in zip(mains, earlier_stacks, stacks, strict=True):
-        run, now = after.get(process.pid, ("", None))
-        _, earlier = before.get(process.pid, ("", None))
+    for process, then, one in zip(ranks, earlier_stacks, stacks, strict=True):
+        header, now = after.get(process.pid, ({}, None))
+        _, earlier = before.get(process.pid, ({}, None))
+        # What a rank found when it began to record: a launcher may set that in the process itself.
+        rank = header.get("rank")
+        rank = process.place.rank if rank is None else rank
         found.append(
             Looked(
-                run,
-                process.place.rank,
+                header.get("run", ""),
+                rank,
                 None if now is None else _lasting(now, earlier, least_s),
                 None if now is None else max((wait.age_s for wait in now.waits), default=None),
-                _doing(process, one, lasts=_stack(then) == _stack(one)),
-                process.place.world_size,
+                _doing(process, rank, one, lasts=_stack(then) == _stack(one)),
+                header.get("world_size") or process.place.world_size,
                 f"{one.label}: {one.problem}" if one.problem else "",
             )
         )
@@ -187,8 +194,8 @@ def by_run(looked: Sequence[Looked]) -> dict[str, list[Looked]]:
     runs = {one.run for one in looked if one.run}
     only = runs.pop() if len(runs) == 1 else ""
     found: dict[str, dict[int, Looked]] = {}
-    for one in looked:
-        # Of two processes of one rank the first is the oldest.
+    # Of two processes of one rank the one that is recorded counts, then the oldest.
+    for one in sorted(looked, key=lambda one: not one.run):
         found.setdefault(one.run or only, {}).setdefault(one.rank, one)
     return {run: list(ranks.values()) for run, ranks in found.items()}
 
@@ -219,13 +226,13 @@ def verdict(looked: Sequence[Looked], *, known: bool = False) -> Seen:
     return seen
 
 
-def _waits(processes: Sequence[Found]) -> dict[int, tuple[str, Rank]]:
-    """Return the run of each process that is recorded, and how far it is."""
-    found: dict[int, tuple[str, Rank]] = {}
+def _waits(processes: Sequence[Found]) -> dict[int, tuple[dict[str, Any], Rank]]:
+    """Return what the ring of each process that is recorded says of it, and how far it is."""
+    found: dict[int, tuple[dict[str, Any], Rank]] = {}
     for process in processes:
         reader = next(rings_of(process), None)
         if reader is not None:
-            found[process.pid] = reader.header["run"], _progress(reader)
+            found[process.pid] = reader.header, _progress(reader)
     return found
 
 
@@ -278,8 +285,8 @@ def _stack(one: Stacks) -> tuple[str, ...]:
     return () if main is None else tuple(frame_text(*frame) for frame in main.frames)
 
 
-def _doing(process: Found, one: Stacks, *, lasts: bool) -> Doing:
-    rank, main = process.place.rank, _main(one)
+def _doing(process: Found, rank: int, one: Stacks, *, lasts: bool) -> Doing:
+    main = _main(one)
     if main is None:
         state = "uninterruptible" if "uninterruptible" in one.problem else ""
         alive = process_is_alive(one.pid, process.start_time)

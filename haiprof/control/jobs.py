@@ -6,6 +6,7 @@ Tests: tests/cli/test_ps.py.
 from __future__ import annotations
 
 import contextlib
+import json
 import pwd
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,8 @@ from types import NoneType
 from typing import Any, Final, TypeVar
 
 from haiprof import _core
-from haiprof.common.places import RING_SUFFIX, node_name, of_this_namespace
+from haiprof.common.owned_files import Folder
+from haiprof.common.places import HANG_NAME, RING_SUFFIX, node_name, of_this_namespace
 from haiprof.common.process_life import process_is_alive
 from haiprof.control.client import ControlError, ask
 from haiprof.control.sockets import socket_of, sockets, users_folders
@@ -26,6 +28,7 @@ from haiprof.recorder.outside import is_note, read_note
 #: How long a process may take to say who it is, s.
 _STATUS_SECONDS: Final = 2.0
 _AT_ONCE: Final = 32
+_LONGEST_PROBLEM: Final = 4000
 
 RECORDING: Final = "recording"
 WARMING_UP: Final = "warming up"
@@ -71,6 +74,8 @@ class Process:
         script: what it runs.
         socket: where to ask it; None: it cannot be asked.
         why: the reason of a state that is not as it should be.
+        hang: why the ranks of its run on this node wait, where they do for long; else empty.
+        hang_since_ns: since when they do (UTC, ns).
     """
 
     pid: int
@@ -85,6 +90,8 @@ class Process:
     script: str | None = None
     socket: Path | None = None
     why: str = ""
+    hang: str = ""
+    hang_since_ns: int | None = None
 
     @property
     def name(self) -> str:
@@ -119,6 +126,8 @@ def processes(timeout: float = _STATUS_SECONDS) -> list[Process]:
     # A process that does not answer, or cannot be asked, is known by its ring.
     for known in _rings():
         same = [p for p in found if p.pid == known.pid and p.user == known.user]
+        for one in same:
+            one.hang, one.hang_since_ns = known.hang, known.hang_since_ns
         if not same:
             found.append(known)
         elif same[0].state == SILENT:
@@ -205,10 +214,23 @@ def _rings() -> Iterator[Process]:
                 if one is not None:
                     newest[one.pid] = one
             if newest:
-                recorder = recorder_pid(folder)
+                recorder, hang = recorder_pid(folder), _hang_in(folder)
                 for one in newest.values():
                     one.recorder = recorder
+                    one.hang, one.hang_since_ns = hang
                     yield one
+
+
+def _hang_in(folder: Path) -> tuple[str, int | None]:
+    """Return why the ranks wait whose rings are in a folder, and since when; else nothing."""
+    try:
+        about = json.loads(Folder.at(folder).read(HANG_NAME))
+        problem, since_ns = about["problem"], about["since_ns"]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return "", None
+    if type(problem) is not str or type(since_ns) is not int or not 0 <= since_ns < 1 << 63:
+        return "", None
+    return problem[:_LONGEST_PROBLEM], since_ns
 
 
 def _of_ring(ring: Path) -> Process | None:

@@ -22,7 +22,7 @@ class Kind(NamedTuple):
 
 
 _XID: Final = "events: the driver's Xid {}"
-_HANG: Final = "`haiprof run`: what it saw while the job hung"
+_HANG: Final = "the recorder: what it saw while the job hung"
 _ASKED: Final = "only `haiprof hang` says so, while it hangs"
 
 KINDS: Final[dict[str, Kind]] = {

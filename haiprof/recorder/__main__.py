@@ -35,6 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--drain-hz", type=float, required=True)
     parser.add_argument("--stack-hz", type=float, required=True)
+    parser.add_argument("--hang-after", type=float, required=True)
     parser.add_argument("--procfs", default=PROCFS, help="the node's")
     parser.add_argument("--sysfs", default=SYSFS, help="the node's")
     parser.add_argument("--perfd", default="", help="socket of haiprof-perfd")
@@ -68,6 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
         access=Access(options.procfs, options.sysfs, options.perfd, options.resctrl),
         drain_hz=options.drain_hz,
         stack_hz=options.stack_hz,
+        hang_after=options.hang_after,
     )
     try:
         recorder.run(election)

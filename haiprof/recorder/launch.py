@@ -93,6 +93,7 @@ def start_recorder(ring_dir: Path, run_dir: Path, options: Options) -> int:
         *(f"--interval={name}={seconds!r}" for name, seconds in options.intervals().items()),
         f"--drain-hz={options.drain_hz!r}",
         f"--stack-hz={options.stack_hz!r}",
+        f"--hang-after={options.hang_after!r}",
     ]
     try:
         access = options.access()

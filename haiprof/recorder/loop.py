@@ -25,6 +25,7 @@ from haiprof.common.owned_files import Folder, private_folder
 from haiprof.common.places import (
     CONTROL_FOLDER,
     DOORBELL_NAME,
+    HANG_NAME,
     LOCK_NAME,
     PACE_NAME,
     RECORDER_LOG,
@@ -35,6 +36,7 @@ from haiprof.common.process_life import Life, process_is_alive
 from haiprof.common.wait_status import forget_statuses
 from haiprof.recorder.command import Command, commands_in, remove_note
 from haiprof.recorder.election import Election
+from haiprof.recorder.hangs import Hangs
 from haiprof.recorder.memory_kills import MemoryKills
 from haiprof.recorder.node import NodeRecorder, has_been_recorded
 from haiprof.recorder.outside import OutsideProcess, notes_in
@@ -67,6 +69,7 @@ class Recorder:
         intervals: Mapping[str, float],
         drain_hz: float,
         stack_hz: float,
+        hang_after: float,
         access: Access,
     ) -> None:
         """Prepare; nothing is touched before :meth:`run`."""
@@ -85,6 +88,7 @@ class Recorder:
         self._watched: Life | None = None
         self._kills = MemoryKills()
         self._stack_hz = stack_hz
+        self._hang_after = hang_after
         self._burst = 0.0, 0
         self._stacks = StackSampler(stack_hz)
         self._somebody_ended = False
@@ -137,9 +141,11 @@ class Recorder:
             return True
         self._look_at_pace()
         node = self._open_node()
+        hangs = Hangs(self._run, self._rings, node, self._hang_after)
         try:
             while True:
                 self._turn(node)
+                hangs.turn(list(self._processes.values()), self._running_command())
                 if self._terminations > 1:
                     return not self._anybody_left()
                 if self._hopeless():
@@ -149,6 +155,7 @@ class Recorder:
                     return True
                 self._sleep(doorbell, node)
         finally:
+            hangs.close()
             # While we have the lock: the next recorder opens the same files. The log comes first:
             # somebody who waits for the node's files may then remove the folder.
             keep_log(self._rings, self._run)
@@ -157,6 +164,11 @@ class Recorder:
             with contextlib.suppress(OSError):
                 self._leave_command(node)
                 node.close()
+
+    def _running_command(self) -> Command | None:
+        if self._watched is None or self._watched.ended():
+            return None
+        return Command(self._watched.pid, self._watched.start_time)
 
     def _leave_command(self, node: NodeRecorder) -> None:
         life, self._watched = self._watched, None
@@ -496,7 +508,7 @@ def tidy(rings: Folder, run: Folder | None) -> None:
     if run is not None:
         keep_log(rings, run)
     forget_statuses(rings)
-    for name in (RECORDER_LOG, DOORBELL_NAME, PACE_NAME, LOCK_NAME):
+    for name in (RECORDER_LOG, DOORBELL_NAME, PACE_NAME, HANG_NAME, LOCK_NAME):
         rings.remove(name)
     with contextlib.suppress(OSError):
         above = private_folder(rings.path.parent)

@@ -10,7 +10,7 @@ import errno
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -194,6 +194,25 @@ class RecordedProcess:
     def _written(self) -> list[TableWriter | ProcessStacks]:
         """Return all that writes files."""
         return [*self._writers.values(), self._events_writer, self._stacks]
+
+    def waits(self) -> dict[Hashable, float]:
+        """Return for how long, s, it has waited in each communication that has not ended.
+
+        Raises:
+            OSError: the ring cannot be read.
+            ValueError: neither.
+        """
+        if self._reader.closed:
+            return {}
+        groups, blocked = self._reader.progress()
+        # Where ends are not seen, what was asked for last may have ended long ago.
+        asked: dict[Hashable, float] = {
+            (one["name"], one["asked"]): one["age_s"]
+            for one in groups
+            if one["done"] not in (None, one["asked"])
+        }
+        places = ("thread", "group", "sequence", "operation", "peer")
+        return asked | {tuple(one[name] for name in places): one["age_s"] for one in blocked}
 
     def drain(self) -> None:
         """Take from the ring what is new, and write it when it is time.

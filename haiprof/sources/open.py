@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from haiprof import schema
 from haiprof.common.claimed_folder import ClaimedFolder, remove_abandoned
 from haiprof.common.owned_files import Folder
+from haiprof.common.printable import readable
 from haiprof.errors import HaiprofError
 from haiprof.runs import ROLE_RANK, Process, Run
 from haiprof.sources import own
@@ -126,7 +127,7 @@ def open_traces(
     processes = _made_by(run, opened.run, found)
     return opened._replace(
         run=replace(
-            opened.run, name=run.name, source=own.readable(str(run.folder)), processes=processes
+            opened.run, name=run.name, source=readable(str(run.folder)), processes=processes
         )
     )
 
@@ -196,4 +197,4 @@ def _is_recorded(path: str | Path) -> bool:
 
 
 def _named(run: Run, found: Found) -> Run:
-    return replace(run, name=found.run, source=own.readable(found.path))
+    return replace(run, name=found.run, source=readable(found.path))

@@ -16,6 +16,7 @@ from typing import Any, TypeGuard
 
 from haiprof import schema
 from haiprof.common.owned_files import Folder, open_regular
+from haiprof.common.printable import readable
 from haiprof.errors import HaiprofError
 from haiprof.runs import (
     ROLE_NODE,
@@ -505,11 +506,6 @@ def _texts(document: dict[str, Any], field: str, file: Path) -> dict[str, str]:
     if not isinstance(texts, dict):
         raise _wrong(file, field, texts, "an object")
     return {name: _text(texts, name, file) for name in texts}
-
-
-def readable(text: str) -> str:
-    """Replace what no file can store: bytes of a command or a path that are not UTF-8."""
-    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _wrong(file: Path, field: str, value: object, expected: str) -> HaiprofError:

@@ -19,7 +19,7 @@ from recording import process_file, recorders, the_recorder, wait_for, wait_reco
 
 from haiprof.capture.socket import server
 from haiprof.cli.asking import ask_job
-from haiprof.common.places import control_socket
+from haiprof.common.places import HANG_NAME, control_socket
 from haiprof.control.attach import RecordingPlan, attach
 from haiprof.control.client import ControlError
 from haiprof.control.find import find
@@ -97,6 +97,26 @@ def test_one_that_is_stopped_or_has_ended_is_listed_as_that(shm: Path, tmp_path:
         assert "haiprof recover" in row["why"]
         assert haiprof("recover").returncode == 0
         assert listed() == []
+
+
+def test_a_hang_is_shown_as_its_recorder_sees_it(shm: Path, tmp_path: Path) -> None:
+    with job(STEPS, tmp_path, str(tmp_path / "logs")) as running:
+        running.ask("flush")
+        (lock,) = shm.glob("*/*/recorder.lock")
+        state = lock.with_name(HANG_NAME)
+        state.write_text(json.dumps({"problem": "Rank 1 never came\n", "since_ns": 10**18}))
+        (row,) = listed()
+        assert (row["state"], row["hang"], row["hang_since_ns"]) == (
+            *("recording", "Rank 1 never came\n", 10**18),
+        )  # fmt: skip
+        _, line, why = haiprof("ps").stdout.splitlines()
+        assert line.split()[3] == "hangs"
+        assert why.startswith("r hangs since 2001-09-09 ")
+        assert why.endswith("Rank 1 never came\N{REPLACEMENT CHARACTER}")
+        for odd in ("", "[]", "5", '{"problem": 5, "since_ns": 5}', "[" * 100_000):
+            state.write_text(odd)
+            (row,) = listed()
+            assert (row["hang"], row["hang_since_ns"]) == ("", None)
 
 
 def test_one_that_is_watched_from_outside_is_listed_and_says_who_ends_it(

@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import haiprof, start_haiprof
@@ -38,12 +40,14 @@ dist.barrier()
 """
 
 
-def started(folder: Path, late: str, *options: str) -> subprocess.Popen[str]:
+def started(
+    folder: Path, late: str, *options: str, torchrun: Sequence[str] = (), **keywords: Any
+) -> subprocess.Popen[str]:
     (folder / "train.py").write_text(JOB.replace("LATE", late))
-    words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", *torchrun]
     words += [f"--master-port={free_port()}", "train.py"]
     options = ("--log-dir", "logs", "--run", "r", *options)
-    return start_haiprof("run", *options, "--", *words, cwd=folder)
+    return start_haiprof("run", *options, "--", *words, cwd=folder, **keywords)
 
 
 def reports(folder: Path) -> list[Path]:
@@ -65,6 +69,26 @@ def test_a_rank_that_does_nothing_is_reported_once(shm: Path, tmp_path: Path) ->
     assert "naps (" in line
 
 
+def test_it_is_said_where_haiprof_run_speaks_wherever_its_ranks_do(
+    shm: Path, tmp_path: Path
+) -> None:
+    """A file to which nobody appends could not be written to by others."""
+    torchrun = ("--redirects=3", "--log-dir=ranks")
+    with (tmp_path / "err").open("wb") as err:
+        job = started(tmp_path, "naps", "--hang-after", "2", torchrun=torchrun, stderr=err)
+        try:
+            wait_for(lambda: "hangs" in (tmp_path / "err").read_text(), what="the line")
+        finally:
+            (tmp_path / "END").touch()
+            job.communicate(timeout=120)
+    said = (tmp_path / "err").read_text()
+    assert job.returncode == 0, said
+    assert said.count("haiprof: the job hangs. Rank 1 never came to all_reduce number 4") == 1
+    of_ranks = [path.read_text() for path in (tmp_path / "ranks").rglob("std*.log")]
+    assert len(of_ranks) == 4
+    assert not any("hangs" in text for text in of_ranks)
+
+
 @pytest.mark.parametrize(("late", "after"), [("evaluates", "2"), ("naps", "0")])
 def test_what_works_or_is_not_watched_is_not_reported(
     shm: Path, tmp_path: Path, late: str, after: str
@@ -83,7 +107,8 @@ def test_an_interrupted_hang_ends_as_it_should(shm: Path, tmp_path: Path) -> Non
     wait_for(lambda: reports(tmp_path), seconds=120, what="the report of the hang")
     os.kill(job.pid, signal.SIGINT)
     _, err = job.communicate(timeout=120)
-    assert "the job hangs" in err
+    assert err.count("the job hangs") == 1
+    assert "Ranks stood still. Rank 1 never came to all_reduce number 4" in err, "the summary"
     assert job.returncode != 0
     done = haiprof("diagnose", "logs", "--json", cwd=tmp_path)
     first = json.loads(done.stdout)["findings"][0]

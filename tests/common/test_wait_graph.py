@@ -97,6 +97,13 @@ def test_the_minority_disagrees(other: dict[str, Any]) -> None:
     assert why.asked[1] != why.asked[0]
 
 
+def test_who_is_the_minority_is_not_known_where_many_ranks_are_not() -> None:
+    ranks = [rank(7, wait(), size=5, elements=8 if n == 2 else 4) for n in range(3)]
+    why = found(*ranks, world=5)
+    assert (why.kind, why.culprits) == ("collective_mismatch", (0, 1, 2))
+    assert found(*ranks, ranks[0], world=5).culprits == (2,)
+
+
 def test_of_two_that_disagree_both_are_named() -> None:
     why = found(rank(7, wait(), size=2), rank(7, wait(), size=2, elements=8))
     assert (why.kind, why.culprits) == ("collective_mismatch", (0, 1))

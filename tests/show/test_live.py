@@ -412,6 +412,35 @@ def test_a_recorder_that_is_gone_is_distinguished_from_one_that_is_silent(tmp_pa
     assert f"haiprof recover {run}" in job(run, recorder_lives=False).state().more
 
 
+HANGS = {"over": False, "ranks": [1, 2], "line": "nap (t.py:9)"}
+
+
+@pytest.mark.parametrize(
+    ("said", "state"),
+    [
+        ([HANGS], ("hangs", "waits for rank 1, 2, at nap (t.py:9)")),
+        ([{**HANGS, "line": None}], ("hangs", "waits for rank 1, 2")),
+        ([{**HANGS, "ranks": []}], ("hangs", "all ranks have come")),
+        ([HANGS, {"over": True}], ("recording", "no step yet")),
+        ([{"over": False}], ("recording", "no step yet")),
+        ([{**HANGS, "ranks": 5}], ("recording", "no step yet")),
+        ([{**HANGS, "ranks": ["x"]}], ("recording", "no step yet")),
+    ],
+)
+def test_a_hang_is_shown_while_it_lasts(
+    tmp_path: Path, said: list[dict[str, object]], state: tuple[str, str]
+) -> None:
+    run = write_run(tmp_path / "run", created_ns=time.time_ns())
+    write_process(run, 0, state="live", ended_ns=None, started_ns=time.time_ns())
+    node = write_node(run, state="live", started_ns=time.time_ns())
+    at = (time.time_ns() - T0) / SECOND
+    rows = [event(at, "hang", "the job hangs", attributes=attributes) for attributes in said]
+    write_live(node, schema.EVENTS, [[row] for row in rows])
+    watched = job(run)
+    assert watched.state() == state
+    assert "node" in row(drawn(watched), "event")
+
+
 def test_how_it_ended(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", ranks=3)
     assert watched_state(run) == "ended"

@@ -36,6 +36,7 @@ def start(
     sample_hz: float | None = None,
     drain_hz: float | None = None,
     stack_hz: float | None = None,
+    hang_after: float | None = None,
     ring_mib: int | None = None,
     hooks: bool | None = None,
     kernels: str | None = None,
@@ -72,6 +73,8 @@ def start(
         drain_hz: how often the ring is drained, per second; default 4.
         stack_hz: how often the Python stacks of all threads are sampled, per second; default 10,
             0 for never.
+        hang_after: seconds that ranks may wait for another before stderr says that the job hangs,
+            and why; default 60, 0 for never.
         ring_mib: shared memory of this process, MiB; default 16.
         hooks: find steps and phases in torch, and record its allocator and the garbage
             collector; default true.

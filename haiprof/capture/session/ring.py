@@ -134,8 +134,12 @@ class JobRing:
             )
 
     def _let_recorder_read(self) -> None:
-        """Let the recorder read this process's memory, for its stacks, where that needs a right."""
-        if self.options.stack_hz == 0 or not _core.reading_is_restricted():
+        """Let the recorder read this process's memory, for its stacks, where that needs a right.
+
+        What the recorder starts to look at them in a hang may then read it, too.
+        """
+        wanted = self.options.stack_hz or self.options.hang_after
+        if not wanted or not _core.reading_is_restricted():
             return
 
         # Each rank of a node starts a recorder. Which one stays shows in its lock a little later.

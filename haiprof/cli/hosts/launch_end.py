@@ -84,8 +84,7 @@ def _run(task: dict[str, Any], control: int) -> int:
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     threading.Thread(target=_obey, args=(control, ending), daemon=True).start()
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    # Of a job of several hosts one of them sees too little to say who keeps it waiting.
-    status = run_here(task["command"], recording, hang_after=0.0)
+    status = run_here(task["command"], recording)
     failed = status != 0 and not ending.is_set()
     recording.wait_closed(_FAILED_SECONDS if failed else CLOSING_SECONDS)
     if ending.is_set():

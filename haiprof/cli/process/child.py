@@ -45,6 +45,8 @@ _STOPS: Final = frozenset({signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
 _SETTLED: Final = 0.002
 #: How often, each tenth of a second, the witness is waited for on a machine that is busy.
 _PATIENCE: Final = 50
+#: How often, s, what is to be done meanwhile is done.
+_MEANWHILE: Final = 1.0
 #: Ends an answer of the witness; no signal has this number.
 _END: Final = 0
 
@@ -156,16 +158,19 @@ class Child:
             setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
         )
 
-    def wait(self, ended: Callable[[Noted], None]) -> int:
+    def wait(self, ended: Callable[[Noted], None], meanwhile: Callable[[], None]) -> int:
         """Pass signals on until the command ends; return its wait status.
 
         Args:
             ended: called at the end, while others can still read it from the kernel.
+            meanwhile: called once a second until then.
         """
         awaited = {*PASSED, signal.SIGCHLD}
         while True:
-            info = signal.sigwaitinfo(awaited)
-            if info.si_signo == signal.SIGCHLD:
+            info = signal.sigtimedwait(awaited, _MEANWHILE)
+            if info is None:
+                meanwhile()
+            elif info.si_signo == signal.SIGCHLD:
                 self._report_end(ended)
                 status = self._reap()
                 if status is not None:

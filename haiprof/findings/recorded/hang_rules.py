@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from haiprof.common.hang_files import Hang
 from haiprof.common.numbers import milliseconds
 from haiprof.common.wait_graph import Stuck
 from haiprof.findings.finding import Evidence, Finding
-from haiprof.sources.hangs import Hang
 
 #: What a report of a hang may say; of a newer version there may be others.
 KINDS: Final = frozenset(

@@ -32,12 +32,16 @@ _SAMPLES: Final = Wanted(schema.SAMPLES, ("time", "metric", "instance", "value")
 _EVENTS: Final = Wanted(schema.EVENTS, ("time", "kind", "text"), 20)
 #: Causes for which a record is lost; others lose a part of one.
 _LOST: Final = ("overwritten", "nested", "too_big", "no_lane", "no_place")
+#: A node's say in their attributes whether a hang goes on.
+_OF_NODE: Final = _EVENTS._replace(columns=(*_EVENTS.columns, "attributes"))
+_HANG: Final = "hang"
 #: Kinds of events that are worth a line while the job runs.
 SHOWN_EVENTS: Final = frozenset(
     {
         "lost",
         "exit",
         "exception",
+        _HANG,
         "disk",
         "gpu_lost",
         "xid",
@@ -48,6 +52,8 @@ SHOWN_EVENTS: Final = frozenset(
         "recorder",
     }
 )
+#: Culprits of a hang that are named.
+_NAMED: Final = 4
 _LIVE: Final = "live"
 #: Silence of this many seconds is reported: a recorder writes once a second.
 SILENT: Final = 10.0
@@ -73,6 +79,8 @@ class Watched:
     #: Records that its ring had lost when it was last written.
     lost: int = 0
     event: Event | None = None
+    #: Of a node: whom its ranks wait for in a hang that goes on; empty: there is none.
+    hang: str = ""
     #: Where it is; None: nobody wants to see that.
     places: Places | None = None
     #: When it was last read, and when that last gave something new (time.monotonic).
@@ -187,7 +195,7 @@ class Job:
             self._listed = self._listed if folder in self._refused else -1
             return
         self._refused.pop(folder, None)
-        wanted = (_SAMPLES, _EVENTS) if process.role == ROLE_NODE else (_SPANS, _SAMPLES, _EVENTS)
+        wanted = (_SAMPLES, _OF_NODE) if process.role == ROLE_NODE else (_SPANS, _SAMPLES, _EVENTS)
         self.watched[folder] = Watched(process, FolderFollower(folder, wanted))
         self._gpus_known = False
 
@@ -211,6 +219,8 @@ class Job:
             watched.values.add(part)
         for part in new.get("events", ()):
             watched.event = _latest_event(part, watched) or watched.event
+            if watched.process.role == ROLE_NODE:
+                watched.hang = _latest_hang(part, watched.hang)
         for parts in new.values():
             watched.lost = max(watched.lost, *map(_lost, parts))
         if new and looked_before:  # the first file may be old
@@ -307,6 +317,9 @@ class Job:
         ranks = self.ranks
         if not any(w.live for w in ranks):
             return State("ranks ended" if ranks else self._waiting().word)
+        hang = next((w.hang for w in self.nodes if w.live and w.hang), "")
+        if hang:
+            return State("hangs", hang)
         if all(w.steps.ended is None for w in ranks):
             return State("recording", "no step yet")
         return State("recording", ", ".join(_ended_badly(ranks)))
@@ -345,6 +358,28 @@ def _latest_event(part: Part, watched: Watched) -> Event | None:
         if int(columns["kind"][row]) in kinds and text != NO_TEXT:
             return Event(int(columns["time"][row]), label(watched), texts["text"][text])
     return None
+
+
+def _latest_hang(part: Part, before: str) -> str:
+    """Return whom ranks wait for, by the newest event of a hang; ``before`` without one."""
+    columns, texts = part.columns, part.texts
+    for row in range(len(columns["time"]) - 1, -1, -1):
+        said = int(columns["attributes"][row])
+        if texts["kind"][int(columns["kind"][row])] == _HANG and said != NO_TEXT:
+            return _culprits(texts["attributes"][said])
+    return before
+
+
+def _culprits(attributes: str) -> str:
+    try:
+        about = json.loads(attributes)
+        if about["over"]:
+            return ""
+        ranks = ", ".join(str(int(rank)) for rank in about["ranks"][:_NAMED])
+        line = f", at {about['line']}" if about["line"] else ""
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        return ""
+    return f"waits for rank {ranks}{line}" if ranks else "all ranks have come"
 
 
 def _lost(part: Part) -> int:

@@ -10,10 +10,10 @@ import runs
 
 from haiprof import schema
 from haiprof.analyzer import Analyzer
+from haiprof.common.hang_files import Hang
 from haiprof.common.wait_graph import Stuck, Wait
 from haiprof.findings.kinds import KINDS
 from haiprof.findings.recorded import hang_rules
-from haiprof.sources.hangs import Hang
 
 HANG = Hang("rank_never_arrived", "Rank 1 never came", "look", (1,), (0,), 60.0, "nap (t.py:9)", 5)
 
