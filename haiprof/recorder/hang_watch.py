@@ -7,6 +7,7 @@ have waited for long, and for longer than this job's waits take, a process of it
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -37,8 +38,8 @@ class Ranked(Protocol):
     def rank(self) -> int | None:
         """Its number in the job."""
 
-    def waits(self) -> Mapping[Hashable, float]:
-        """Return for how long, s, it has waited in each communication that has not ended."""
+    def waits(self) -> Mapping[Hashable, float] | None:
+        """Return for how long, s, it has waited in each communication; None: it has ended."""
 
 
 class Looking(Protocol):
@@ -153,9 +154,10 @@ class HangWatch:
     def _read(self, ranks: Sequence[Ranked]) -> None:
         before, self._waits = self._waits, {}
         for rank in ranks:
-            try:
+            ages = None
+            with contextlib.suppress(OSError, ValueError):
                 ages = rank.waits()
-            except (OSError, ValueError):
+            if ages is None:
                 continue
             earlier = before.get(rank.pid, {})
             ended = [wait.age for key, wait in earlier.items() if key not in ages]

@@ -195,15 +195,18 @@ class RecordedProcess:
         """Return all that writes files."""
         return [*self._writers.values(), self._events_writer, self._stacks]
 
-    def waits(self) -> dict[Hashable, float]:
+    def waits(self) -> dict[Hashable, float] | None:
         """Return for how long, s, it has waited in each communication that has not ended.
+
+        Returns:
+            That; None: it records no more.
 
         Raises:
             OSError: the ring cannot be read.
             ValueError: neither.
         """
         if self._reader.closed:
-            return {}
+            return None
         groups, blocked = self._reader.progress()
         # Where ends are not seen, what was asked for last may have ended long ago.
         asked: dict[Hashable, float] = {

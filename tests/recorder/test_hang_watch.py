@@ -24,11 +24,14 @@ class Rank:
         self.since: dict[Hashable, float] = {}
         self.looks = 0
         self.fails: Exception | None = None
+        self.over = False
 
-    def waits(self) -> Mapping[Hashable, float]:
+    def waits(self) -> Mapping[Hashable, float] | None:
         self.looks += 1
         if self.fails is not None:
             raise self.fails
+        if self.over:
+            return None
         return {key: self._clock.now - since for key, since in self.since.items()}
 
 
@@ -142,16 +145,22 @@ def test_that_the_job_goes_on_is_said_and_a_longer_hang_is_another_one() -> None
     assert len(job.hangs) == 2
 
 
-def test_that_its_ranks_have_ended_is_said_and_is_no_wait_that_has_ended() -> None:
+@pytest.mark.parametrize("said_goodbye", [True, False])
+def test_that_its_ranks_have_ended_is_said_and_is_no_wait_that_has_ended(
+    said_goodbye: bool,
+) -> None:
     job = Job()
     job.waits()
     job.passes(70)
     job.looks[0].said = HANG
     job.passes(1)
-    job.ranks.pop(0)
+    if said_goodbye:
+        job.ranks[0].over = True
+    else:
+        job.ranks.pop(0)
     job.passes(10)
     assert job.ends == ["the ranks that waited have ended, after 80 s"]
-    job.waits("a", rank=0)
+    job.waits("a", rank=-1)
     job.passes(70)
     assert len(job.looks) == 2
 

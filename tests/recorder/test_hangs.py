@@ -108,6 +108,29 @@ time.sleep(30)
 
 
 @pytest.mark.jobs
+def test_ranks_whose_numbers_no_launcher_gave_them(shm: Path, tmp_path: Path) -> None:
+    program = """
+def rank(number):
+    os.environ.update(RANK=str(number), LOCAL_RANK=str(number), WORLD_SIZE="2")
+    import haiprof
+    haiprof.start(hang_after=2)
+    joined()
+    trained()
+    if number == 1:
+        hangs()
+        time.sleep(600)
+    sum_up()
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(rank, nprocs=2)
+"""
+    run = tmp_path / "logs" / tmp_path.name
+    with hanging(tmp_path, program, 1, enabled=0):
+        (file,) = wait_for(lambda: files(run), seconds=120, what="the report of the hang")
+    hang = json.loads(file.read_text())["hang"]
+    assert (hang["ranks"], hang["waiting"]) == ([1], [0])
+
+
+@pytest.mark.jobs
 def test_a_recorder_that_takes_over_does_not_say_it_again(shm: Path, tmp_path: Path) -> None:
     program = f"{HANGS}\ntime.sleep(60)"
     run = tmp_path / "logs" / tmp_path.name
