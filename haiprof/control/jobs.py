@@ -224,7 +224,7 @@ def _rings() -> Iterator[Process]:
 def _hang_in(folder: Path) -> tuple[str, int | None]:
     """Return why the ranks wait whose rings are in a folder, and since when; else nothing."""
     try:
-        about = json.loads(Folder.at(folder).read(HANG_NAME))
+        about = json.loads(Folder.at(folder.parent).folder(folder.name).read(HANG_NAME))
         problem, since_ns = about["problem"], about["since_ns"]
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return "", None

@@ -117,6 +117,11 @@ def test_a_hang_is_shown_as_its_recorder_sees_it(shm: Path, tmp_path: Path) -> N
             state.write_text(odd)
             (row,) = listed()
             assert (row["hang"], row["hang_since_ns"]) == ("", None)
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.write_text(json.dumps({"problem": "secret", "since_ns": 5}))
+        state.unlink()
+        state.symlink_to(elsewhere)
+        assert listed()[0]["hang"] == ""
 
 
 def test_one_that_is_watched_from_outside_is_listed_and_says_who_ends_it(
