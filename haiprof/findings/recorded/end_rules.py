@@ -11,12 +11,12 @@ from typing import Any, Final, NamedTuple
 
 from haiprof.common.frame_texts import frame_text
 from haiprof.common.numbers import milliseconds
+from haiprof.common.printable import readable
 from haiprof.findings import endings
 from haiprof.findings.finding import Evidence, Finding
 from haiprof.findings.recorded import device_errors
 from haiprof.findings.recorded.case import Device, DeviceError
 from haiprof.runs import ROLE_RANK, Process
-from haiprof.sources.own import readable
 
 _TERMINATED: Final = "SIGTERM"
 _FULL: Final = ("No space left on device", "Disk quota exceeded")
