@@ -12,7 +12,8 @@ def say_on_stderr_of(pid: int, line: bytes) -> bool:
     """Write a line to where the stderr of a process leads, or to nowhere.
 
     Written to are a terminal, a pipe, and a file to which the process appends: elsewhere its next
-    write would overwrite ours. Nobody is waited for.
+    write would overwrite ours. Nobody is waited for, and nothing is written for another user, who
+    could have us write where only we may.
 
     Args:
         pid: of the process.
@@ -22,13 +23,13 @@ def say_on_stderr_of(pid: int, line: bytes) -> bool:
         Whether it was written.
     """
     with contextlib.suppress(OSError, ValueError):
-        about = os.stat(f"/proc/{pid}/fd/2")
-        appends = 0
-        if stat.S_ISREG(about.st_mode):
-            appends = _flags(pid) & os.O_APPEND
-            if not appends:
-                return False
-        elif not (stat.S_ISFIFO(about.st_mode) or stat.S_ISCHR(about.st_mode)):
+        if os.stat(f"/proc/{pid}").st_uid != os.geteuid():
+            return False
+        about, its = os.stat(f"/proc/{pid}/fd/2"), _flags(pid)
+        if its & os.O_ACCMODE == os.O_RDONLY:
+            return False
+        appends = its & os.O_APPEND if stat.S_ISREG(about.st_mode) else 0
+        if not (appends or stat.S_ISFIFO(about.st_mode) or stat.S_ISCHR(about.st_mode)):
             return False
         # A description of our own: the process's stays as it is. A terminal does not become ours.
         flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | appends

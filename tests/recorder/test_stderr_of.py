@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from haiprof.recorder.stderr_of import say_on_stderr_of
 
 LINE = b"haiprof: the job hangs\n"
@@ -79,6 +81,31 @@ def test_a_file_gets_it_only_where_the_process_appends(tmp_path: Path) -> None:
         with (tmp_path / mode).open(mode) as file, running(file) as pid:
             assert say_on_stderr_of(pid, LINE) == (mode == "ab")
         assert (tmp_path / mode).read_bytes() == written
+
+
+def test_what_the_process_may_only_read_is_not_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    fd = os.open(tmp_path / "file", os.O_RDONLY | os.O_APPEND)
+    with running(fd) as pid:
+        assert not say_on_stderr_of(pid, LINE)
+    os.close(fd)
+    assert (tmp_path / "file").read_bytes() == b""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
+def test_nothing_is_written_for_another_user(tmp_path: Path) -> None:
+    shell = ["/bin/sh", "-c", "printf .; cat > /dev/null"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    for user, written in ((65534, False), (None, True)):
+        with (
+            (tmp_path / "file").open("ab") as file,
+            subprocess.Popen(shell, stderr=file, user=user, **pipes) as process,
+        ):
+            assert process.stdout is not None
+            assert process.stdout.read(1) == b"."
+            assert say_on_stderr_of(process.pid, LINE) == written
+            assert process.stdin is not None
+            process.stdin.close()
 
 
 def test_nothing_else_gets_it() -> None:
