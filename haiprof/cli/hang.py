@@ -76,12 +76,13 @@ def lines(seen: Seen) -> list[str]:
         return [f"Nothing hangs: {waits}", *_places(seen.doing), *seen.problems]
     found = [hang.problem, f"  kind: {hang.kind}", f"  what to do: {hang.advice}"]
     for one in hang.culprits[:3]:
-        if one.stack:
+        if one.busy_in:
             where = f" on {one.host}" if one.host else ""
-            found += ["", f"rank {one.rank} (pid {one.pid}{where}), innermost first:"]
-            found += [f"    {frame}" for frame in one.stack[:_FRAMES]]
-            if len(one.stack) > _FRAMES:
-                found.append(f"    … {len(one.stack) - _FRAMES} more frames")
+            which = ", its DataLoader's worker" if one.worker else ""
+            found += ["", f"rank {one.rank} (pid {one.pid}{where}){which}, innermost first:"]
+            found += [f"    {frame}" for frame in one.busy_in[:_FRAMES]]
+            if len(one.busy_in) > _FRAMES:
+                found.append(f"    … {len(one.busy_in) - _FRAMES} more frames")
     others = {n: one for n, one in seen.doing.items() if n not in hang.ranks}
     return [*found, "", *_places(others), *seen.problems]
 

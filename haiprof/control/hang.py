@@ -8,16 +8,17 @@ Tests: tests/cli/test_hang.py.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from haiprof import _core
 from haiprof.common.frame_texts import frame_text, in_package
 from haiprof.common.process_life import process_is_alive
 from haiprof.common.wait_graph import MOST_RANKS, Group, Rank, Stuck, Wait, stuck
-from haiprof.control.find import Found
+from haiprof.control.find import Found, python_below
 from haiprof.control.stacks import Looked as Stacks
 from haiprof.control.stacks import Thread, chosen, look_at, rings_of
 
@@ -32,6 +33,7 @@ _RENDEZVOUS: Final = (
 )  # fmt: skip
 _TEARDOWN: Final = ("destroy_process_group", "_shutdown_backend", "_abort_process_group")
 _LOADER: Final = "torch/utils/data/dataloader.py"
+_WORKER: Final = "torch/utils/data/_utils/worker.py"
 _LOCKS: Final = ("threading.py", "multiprocessing/synchronize.py", "queue.py")
 
 
@@ -46,6 +48,8 @@ class Doing:
         does: in words, after "it".
         line: of the job's own code, ``function (file:line)``; None: none is on its stack.
         stack: of its main thread, the innermost frame first.
+        worker: where it waits for its DataLoader: the same of a worker that loads, down to what
+            torch calls; empty: none does, or there are none.
         lasts: whether it was there a second before, too.
         host: where it runs; empty: here.
     """
@@ -58,6 +62,12 @@ class Doing:
     stack: tuple[str, ...]
     lasts: bool = False
     host: str = ""
+    worker: tuple[str, ...] = ()
+
+    @property
+    def busy_in(self) -> tuple[str, ...]:
+        """The frames that it waits for to end: the worker's, else its own."""
+        return self.worker or self.stack
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +135,8 @@ class Looked:
         if progress is not None:
             groups = {name: Group(**one) for name, one in progress["groups"].items()}
             progress = Rank(groups, [Wait(**one) for one in progress["waits"]])
-        doing = {**given["doing"], "stack": tuple(given["doing"]["stack"]), "host": host}
+        doing = {**given["doing"], "host": host}
+        doing |= {name: tuple(doing[name]) for name in ("stack", "worker")}
         problem = f"{host}: {given['problem']}" if given["problem"] else ""
         return cls(**{**given, "progress": progress, "doing": Doing(**doing), "problem": problem})
 
@@ -168,6 +179,7 @@ def look_at_ranks(ranks: Sequence[Found], least_s: float) -> list[Looked]:
     before, earlier_stacks = _waits(ranks), look_at(those)
     time.sleep(_BETWEEN_S)
     after, stacks = _waits(ranks), look_at(those)
+    loading = _loading(ranks, stacks)
     found = []
     for process, then, one in zip(ranks, earlier_stacks, stacks, strict=True):
         header, now = after.get(process.pid, ({}, None))
@@ -181,7 +193,10 @@ def look_at_ranks(ranks: Sequence[Found], least_s: float) -> list[Looked]:
                 rank,
                 None if now is None else _lasting(now, earlier, least_s),
                 None if now is None else max((wait.age_s for wait in now.waits), default=None),
-                _doing(process, rank, one, lasts=_stack(then) == _stack(one)),
+                _with_worker(
+                    _doing(process, rank, one, lasts=_stack(then) == _stack(one)),
+                    loading.get(process.pid),
+                ),
                 header.get("world_size") or process.place.world_size,
                 f"{one.label}: {one.problem}" if one.problem else "",
             )
@@ -295,10 +310,60 @@ def _doing(process: Found, rank: int, one: Stacks, *, lasts: bool) -> Doing:
     return Doing(rank, one.pid, main.state, *_words(main), _stack(one), lasts)
 
 
+def _loading(processes: Sequence[Found], looked: Sequence[Stacks]) -> dict[int, Thread]:
+    """Return a worker that loads of each process that waits for its DataLoader, by its pid."""
+    waiting = [
+        process.pid
+        for process, one in zip(processes, looked, strict=True)
+        if (main := _main(one)) is not None and _in_loader(main) and main.state == "waiting"
+    ]
+    if not waiting:
+        return {}
+    found: dict[int, Thread] = {}
+    for one in look_at(python_below(waiting)):
+        thread = _loads(one)
+        if one.forked_by is not None and thread is not None:
+            found.setdefault(one.forked_by, thread)
+    return found
+
+
+def _loads(worker: Stacks) -> Thread | None:
+    """Return what loads in a worker, down to where torch calls it; None: it waits for more."""
+    main = _main(worker)
+    if main is None:
+        return None
+    # Below that are the frames of whoever forked it.
+    frames = itertools.takewhile(lambda frame: not frame.file.endswith(_WORKER), main.frames)
+    loads = replace(main, frames=tuple(frames))
+    return None if _line(loads) is None else loads
+
+
+def _with_worker(doing: Doing, worker: Thread | None) -> Doing:
+    if worker is None:
+        return doing
+    does, line = _words(worker)
+    return replace(
+        doing,
+        state=worker.state,
+        does=f"waits for its DataLoader, whose worker (pid {worker.thread}) {does}",
+        line=line,
+        worker=tuple(frame_text(*frame) for frame in worker.frames),
+    )
+
+
+def _in_loader(thread: Thread) -> bool:
+    return any(frame.file.endswith(_LOADER) for frame in thread.frames)
+
+
+def _line(thread: Thread) -> str | None:
+    """Return the innermost line of the job's own code."""
+    own = next((f for f in thread.frames if in_package(f.function, f.file) is None), None)
+    return None if own is None else frame_text(*own)
+
+
 def _words(thread: Thread) -> tuple[str, str | None]:
     """Return what a thread does, after "it", and the line of the job that it is at."""
-    own = next((f for f in thread.frames if in_package(f.function, f.file) is None), None)
-    line = None if own is None else frame_text(*own)
+    line = _line(thread)
     at = "" if line is None else f", at {line}"
     if thread.state == "stopped":
         return f"is stopped by a signal or a debugger{at}", line
@@ -307,7 +372,7 @@ def _words(thread: Thread) -> tuple[str, str | None]:
     waits = f" in {thread.waits_in}" if thread.waits_in else ""
     if thread.state == "uninterruptible":
         return f"waits for a device or a file system{waits}{at}", line
-    if any(file.endswith(_LOADER) for file in files):
+    if _in_loader(thread):
         return f"waits for its DataLoader{at}", line
     if any("torch/distributed/" in file for file in files):
         call = next((n for f, n in zip(files, functions, strict=True) if "distributed" in f), "")

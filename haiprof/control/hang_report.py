@@ -74,9 +74,9 @@ def certain(
     if again is None or (again.kind, again.ranks) != (first.kind, first.ranks):
         return None
     both = (*first.culprits, *again.culprits)
-    stands = [one.stack for one in first.culprits] == [one.stack for one in again.culprits]
+    stands = [one.busy_in for one in first.culprits] == [one.busy_in for one in again.culprits]
     # Nobody knows what a rank does whose stack cannot be read.
     stands &= all(one.state != "running" and (one.stack or one.state) for one in both)
-    works = any(path in frame for one in both for frame in one.stack for path in _LONG_WORK)
+    works = any(path in frame for one in both for frame in one.busy_in for path in _LONG_WORK)
     late = again.kind not in _CERTAIN and (works or not stands)
     return None if late and again.lasts_s < _PATIENCE * hang_after else again

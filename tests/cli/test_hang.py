@@ -93,7 +93,10 @@ if __name__ == "__main__":
     with hanging(tmp_path, program, 2) as job:
         hang = verdict(job)
         assert (hang["kind"], hang["ranks"]) == ("rank_never_arrived", [0])
-        assert "waits for its DataLoader" in hang["problem"]
+        assert "waits for its DataLoader, whose worker (pid " in hang["problem"]
+        assert hang["culprits"][0]["line"].startswith("Data.__getitem__ (")
+        text = haiprof("hang", job.script, "--seconds", "1").stdout
+        assert "its DataLoader's worker, innermost first:\n    Data.__getitem__ (" in text
         os.kill(job.ranks[0].pid, signal.SIGSTOP)
         stopped = wait_for(
             lambda: found if (found := verdict(job))["kind"] == "stopped" else None, seconds=60
