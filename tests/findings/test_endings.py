@@ -98,6 +98,30 @@ def test_a_rank_that_misses_a_peer_did_not_fail_first(tmp_path: Path) -> None:
     assert line.endswith("; 1 other failed after it")
 
 
+@pytest.mark.parametrize(
+    ("samples", "stayed"),
+    [
+        ([runs.stack(300, 1, samples=3), runs.stack(600, 1, samples=3)], True),
+        ([runs.stack(300, 1, samples=3), runs.stack(600, 2, samples=3)], False),
+        ([runs.stack(300, 1, samples=2)], False),
+        # A loop comes to a line again and again.
+        ([runs.stack(20 * n, 1) for n in range(10)], False),
+        ([runs.stack(300, 1, samples=6, thread=7)], False),
+    ],
+)
+def test_the_line_at_which_a_process_had_stayed_is_evidence_of_its_end(
+    tmp_path: Path, samples: list[runs.Row], *, stayed: bool
+) -> None:
+    run = run_of(tmp_path / "r", ended("killed", 1, "killed by SIGSEGV", signal="SIGSEGV"))
+    (folder,) = run.glob("*#0")
+    main = [{**row, "thread": 1000 if row["thread"] == 1 else row["thread"]} for row in samples]
+    runs.write_closed(folder, schema.STACKS, main)
+    runs.write_closed(folder, schema.FRAMES, runs.FRAMES)
+    evidence = [each.value for each in Analyzer(run).findings()[0].evidence]
+    assert evidence[0] == "killed by SIGSEGV"
+    assert evidence[1:] == (["it had been at load (/job/data.py:88) for 700 ms"] if stayed else [])
+
+
 LOST = "RuntimeError: [gloo] Connection closed by peer [::1]:7057"
 IN_VAIN = "RuntimeError: [gloo] Timed out waiting 10000ms for recv operation to complete"
 
