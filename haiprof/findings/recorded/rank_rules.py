@@ -388,6 +388,13 @@ def communication(case: Case) -> Iterator[Finding]:
             refuted_by=(("the time is waiting for a rank", True),),
         )
         return
+    steps = max(int(job.ledgers[0].count.sum()), 1)
+    operations = case.operations
+    # Messages are as many as the schedule of a pipeline has them.
+    of_groups = operations.filter(pl.col("op") != "message") if operations.height else operations
+    small = of_groups.filter(pl.col("bytes").fill_null(0) < _SMALL) if of_groups.height else None
+    count = int(small["operations"].sum()) / steps if small is not None else 0.0
+    many = count >= _MANY
     delayed = max(rank.delayed_transfers for rank in job.ranks)
     # Where the loop itself waits for a CPU, that is the finding, and has their cost.
     alone = _queued(job) <= share.share / 2
@@ -396,7 +403,8 @@ def communication(case: Case) -> Iterator[Finding]:
         share = blocks.share(moved, job.duration, job.begins)
         if share.share < LEAST or share.low < SURE:
             return
-    elif share.share >= _QUEUES and delayed >= _STARVED * int(moved.sum()):
+    # Each of many operations wakes such a thread, which then waits for a CPU.
+    elif not many and share.share >= _QUEUES and delayed >= _STARVED * int(moved.sum()):
         yield _of_job(
             job,
             moved,
@@ -412,15 +420,8 @@ def communication(case: Case) -> Iterator[Finding]:
             refuted_by=(("the time is waiting for a rank", True),),
         )
         return
-    steps = max(int(job.ledgers[0].count.sum()), 1)
-    operations = case.operations
-    # Messages are as many as the schedule of a pipeline has them.
-    of_groups = operations.filter(pl.col("op") != "message") if operations.height else operations
-    small = of_groups.filter(pl.col("bytes").fill_null(0) < _SMALL) if of_groups.height else None
-    count = int(small["operations"].sum()) / steps if small is not None else 0.0
-    if count < _MANY and share.share < (_ASKED if _asked(job) else _EXPOSED):
+    if not many and share.share < (_ASKED if _asked(job) else _EXPOSED):
         return
-    many = count >= _MANY
     bytes_of = int((operations["operations"] * operations["bytes"].fill_null(0)).sum()) // steps
     yield _of_job(
         job,

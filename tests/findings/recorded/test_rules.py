@@ -383,13 +383,15 @@ def test_evaluation_is_a_fault_only_if_it_is_frequent_and_long() -> None:
 
 
 def test_threads_that_communicate_and_have_no_cpu() -> None:
-    def job(waited: float, ms: float = 20) -> list[str]:
+    def job(waited: float, ms: float = 20, count: int = 4) -> list[str]:
         queued = [stats(talk=1.0), stats(talk=waited)]
         pairs = zip(moving(ms), queued, strict=True)
         ranks = [dataclasses.replace(each, summary=one) for each, one in pairs]
-        return kinds(*ranks, operations=operations(4, 1 << 20))
+        size = 1 << 20 if count < 50 else 4096
+        return kinds(*ranks, operations=operations(count, size))
 
     assert job(12.0) == ["starved_communication"]  # of 20 of 120 ms
+    assert job(12.0, count=200) == ["small_collectives"]  # which wake these threads
     assert job(5.0) == []  # something else takes the most of it
     assert job(12.0, 5) == []  # it costs next to nothing
     assert job(5.0, 40) == ["exposed_communication"]
