@@ -358,6 +358,23 @@ def _resent(case: Case) -> float:
     return max(shares)
 
 
+def _of_transfers(
+    job: _Aligned, moved: Numbers, share: blocks.Share, why: Evidence, **about: Any
+) -> Finding:
+    """Return a finding on the time of transfers, with the figure that says why they take it."""
+    whole = int(job.duration.sum())
+    took = Evidence("ledger", "transfer, mean of the ranks", int(moved.sum()), "ns", whole)
+    return _of_job(
+        job,
+        moved,
+        share,
+        phase="transfer",
+        evidence=(took, why),
+        refuted_by=(("the time is waiting for a rank", True),),
+        **about,
+    )
+
+
 def communication(case: Case) -> Iterator[Finding]:
     """Say that the time of communication itself is not hidden: it is lost, small or large."""
     job = _aligned(case)
@@ -369,23 +386,20 @@ def communication(case: Case) -> Iterator[Finding]:
     share = blocks.share(moved, job.duration, job.begins)
     if share.share < LEAST or share.low < SURE:
         return
-    whole = int(job.duration.sum())
-    took = Evidence("ledger", "transfer, mean of the ranks", int(moved.sum()), "ns", whole)
     resent = _resent(case)
     if resent >= _LOSSY:
-        yield _of_job(
+        lost = Evidence("samples", _RESENT, resent, "share", _LOSSY)
+        yield _of_transfers(
             job,
             moved,
             share,
+            lost,
             kind="packet_loss",
             problem=f"The network loses packets: {percent(resent)} of what a node sends over TCP "
             "is sent again, while training waits for it",
             advice="look for a bad cable, port or switch on its way (ethtool -S, ip -s link), "
             "and for queues that are too short",
             confidence=0.85,
-            phase="transfer",
-            evidence=(took, Evidence("samples", _RESENT, resent, "share", _LOSSY)),
-            refuted_by=(("the time is waiting for a rank", True),),
         )
         return
     steps = max(int(job.ledgers[0].count.sum()), 1)
@@ -405,28 +419,28 @@ def communication(case: Case) -> Iterator[Finding]:
             return
     # Each of many operations wakes such a thread, which then waits for a CPU.
     elif not many and share.share >= _QUEUES and delayed >= _STARVED * int(moved.sum()):
-        yield _of_job(
+        waited = Evidence("samples", TALKERS_WAIT, delayed, "ns", int(job.duration.sum()))
+        yield _of_transfers(
             job,
             moved,
             share,
+            waited,
             kind="starved_communication",
             problem="The threads that communicate are ready to run and get no CPU, while training "
             "waits for their transfers",
             advice="leave them a core: fewer threads of torch and loaders, no other programs, "
             "an affinity that is not too narrow",
             confidence=0.85,
-            phase="transfer",
-            evidence=(took, Evidence("samples", TALKERS_WAIT, delayed, "ns", whole)),
-            refuted_by=(("the time is waiting for a rank", True),),
         )
         return
     if not many and share.share < (_ASKED if _asked(job) else _EXPOSED):
         return
     bytes_of = int((operations["operations"] * operations["bytes"].fill_null(0)).sum()) // steps
-    yield _of_job(
+    yield _of_transfers(
         job,
         moved,
         share,
+        Evidence("collectives", "small operations a step", count, "count", _MANY),
         kind="small_collectives" if many else "exposed_communication",
         problem=f"Each step makes {count:.0f} collectives of less than {size(_SMALL)}"
         if many
@@ -436,10 +450,4 @@ def communication(case: Case) -> Iterator[Finding]:
         else "overlap it with backward (DDP buckets, prefetching), or send less "
         "(gradient accumulation, compression)",
         confidence=0.8,
-        phase="transfer",
-        evidence=(
-            took,
-            Evidence("collectives", "small operations a step", count, "count", _MANY),
-        ),
-        refuted_by=(("the time is waiting for a rank", True),),
     )
