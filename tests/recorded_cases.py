@@ -42,7 +42,8 @@ def line(cause: str, samples: int, text: str | None = LINE, **more: Any) -> dict
         "cause": cause, "worker": False, "line": text,
         "path": text if text is None else f"main (/job/train.py:1);{text}", "function": "work",
         "file": "/job/train.py", "package": None, "outer": None, "state": "running",
-        "waits_in": None, "gil": True, "blocked_by": None, "slow": False, "samples": samples,
+        "waits_in": None, "gil": True, "blocked_by": None, "beside": None, "slow": False,
+        "samples": samples,
     }  # fmt: skip
     return {**row, **more}
 
@@ -59,11 +60,12 @@ def life(
     seldom: dict[int, dict[str, float]] | None = None,
     spans: Sequence[Any] = (),
     startup: float = 100.0,
+    steps: int = STEPS,
     **more: Any,
 ) -> Any:
     """Charge steps with these phases, ms; ``seldom``: changes of single steps."""
     rows, at = list(spans), startup
-    for number in range(STEPS):
+    for number in range(steps):
         phases = {**PHASES, **(changes or {}), **(seldom or {}).get(number, {})}
         begin = at
         for name, ms in phases.items():

@@ -200,7 +200,7 @@ def _exchanged(process: Process) -> int:
 
 def _facts(events: pl.DataFrame) -> Mapping[str, list[Mapping[str, Any]]]:
     found: dict[str, list[Mapping[str, Any]]] = {}
-    for kind, text in events.select("kind", "attributes").iter_rows():
+    for kind, time, text in events.select("kind", "time", "attributes").iter_rows():
         several = found.setdefault(str(kind), [])
         if text is None or len(several) >= _MOST_FACTS:
             continue
@@ -209,5 +209,5 @@ def _facts(events: pl.DataFrame) -> Mapping[str, list[Mapping[str, Any]]]:
         except (ValueError, RecursionError):  # of a damaged file
             continue
         if isinstance(value, dict):
-            several.append(value)
+            several.append({**value, "time": time})
     return found

@@ -26,8 +26,7 @@ _CPU_LIMIT = "cgroup.cpu_limit.cores"
 #: A lag or a pressure is worth a sentence from here on.
 _LATE = 0.10
 _PRESSURE = 0.10
-#: Of fewer blocks of steps nothing is certain.
-_BLOCKS = 3
+
 #: A rank that is late in a smaller share of the steps is not the main problem.
 _LASTS = 0.10
 
@@ -246,7 +245,7 @@ def _nothing(ranks: list[Summary], nodes: list[Summary]) -> str:
     if not stepped:
         return "Without steps nothing can be said about a bottleneck"
     longest = max(stepped, key=lambda s: s.step_ns)
-    if longest.step_ns < _BLOCKS * blocks.NS or longest.steps < _BLOCKS * blocks.STEPS:
+    if not blocks.enough(longest.steps, longest.step_ns, blocks.FEWEST):
         steps = "1 step" if longest.steps == 1 else f"{longest.steps} steps"
         return f"Too short for a verdict: {steps} in {milliseconds(longest.step_ns)}"
     seen = []

@@ -55,6 +55,9 @@ KINDS: Final[dict[str, Kind]] = {
         "ledger: startup; stacks, three seconds after torch was imported",
         "idle: startup",
     ),
+    "debugging": Kind(
+        "tools for finding faults are on", "events: autograd's anomaly detection, torch.profiler"
+    ),
     "recompilation": Kind("functions are compiled again", "ledger: compilation"),
     "blocking_checkpoint": Kind("training waits for checkpoints", "ledger: save"),
     # The machine.

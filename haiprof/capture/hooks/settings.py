@@ -21,7 +21,8 @@ AUTOGRAD: Final = "autograd"
 
 #: Before which backward passes the settings are read: many jobs make some in their first steps.
 _PASSES: Final = (1, 5, 20)
-#: … and the number of threads, which libraries change at any time, before these, too.
+#: … and before these, too: libraries change the number of threads at any time, and a profiler may
+#: have been left on.
 _LATER: Final = (50, 200, 1000)
 #: Where autocast is entered so often without any backward pass, nobody waits for one.
 _MOST_ENTERED: Final = 1000
@@ -36,6 +37,7 @@ _OF_AUTOGRAD: Final = {
     "default_dtype": "get_default_dtype",
     # Since torch 2.9 it refuses to answer where newer settings contradict the older ones.
     "matmul_precision": "get_float32_matmul_precision",
+    "profiler": "_C._autograd._profiler_enabled",
     "deterministic": "are_deterministic_algorithms_enabled",
     "cudnn_benchmark": "_C._get_cudnn_benchmark",
     "cudnn_deterministic": "_C._get_cudnn_deterministic",
@@ -56,6 +58,7 @@ class Settings:
         self._entered = 0
         #: Device, type and whether it was on; a dictionary keeps the order.
         self._seen: dict[tuple[str, str, bool], None] = {}
+        self._casts: list[dict[str, Any]] | None = None
 
     def attach(self) -> str:
         """Look before some passes, and until the last at autocast; return how."""
@@ -67,10 +70,10 @@ class Settings:
 
             self._autocast = Replaced(autocast_mode.autocast, "__enter__", note=self._note)
         for number in _PASSES:
-            self._passes.before(number, functools.partial(self._look, number == _PASSES[-1]))
+            self._passes.before(number, functools.partial(self._look_first, number == _PASSES[-1]))
         for number in _LATER:
-            self._passes.before(number, self._look_at_threads)
-        return f"on: read before the backward passes {', '.join(map(str, _PASSES))}"
+            self._passes.before(number, self._look)
+        return f"on: read before the backward passes {', '.join(map(str, _PASSES + _LATER))}"
 
     def detach(self) -> None:
         """Restore autocast."""
@@ -86,26 +89,22 @@ class Settings:
         if self._entered >= _MOST_ENTERED:
             self.detach()
 
-    def _look_at_threads(self) -> None:
-        threads = _threads()
-        count, cpus = threads["num_threads"], threads["affinity"]
-        self._threads.record(f"torch computes with {count} threads on {cpus} CPUs", threads)
-
-    def _look(self, last: bool) -> None:
-        self._look_at_threads()
-        unseen = self._autocast is None and not self._seen
-        autograd = _answers(_OF_AUTOGRAD)
-        autograd["autocast"] = (
-            None
-            if unseen
-            else [
+    def _look_first(self, last: bool) -> None:
+        if self._autocast is not None or self._seen:
+            self._casts = [
                 {"device": device, "dtype": dtype, "enabled": enabled}
                 for device, dtype, enabled in self._seen
             ]
-        )
-        self._autograd.record(f"tensors are of {autograd['default_dtype']} by default", autograd)
+        self._look()
         if last:
             self.detach()
+
+    def _look(self) -> None:
+        threads = _threads()
+        count, cpus = threads["num_threads"], threads["affinity"]
+        self._threads.record(f"torch computes with {count} threads on {cpus} CPUs", threads)
+        autograd = _answers(_OF_AUTOGRAD) | {"autocast": self._casts}
+        self._autograd.record(f"tensors are of {autograd['default_dtype']} by default", autograd)
 
 
 def _answers(questions: dict[str, str]) -> dict[str, Any]:

@@ -35,7 +35,9 @@ LINKS_SCHEMA: Final = {
 #: The metric of the time that threads which communicate wait for a CPU, percent.
 TALKERS_WAIT: Final = "proc.communication_wait.percent"
 #: Kinds of events that rules look at.
-FACTS: Final = ("loader", "threads", "ddp", "autograd", "compile", "skipped_update", "start")
+FACTS: Final = (
+    "loader", "loader_workers", "threads", "ddp", "autograd", "compile", "skipped_update", "start",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,8 @@ class Rank:
         lines: at which lines, see :func:`haiprof.views.run.hot_lines.hot_lines`.
         slow: excess of its slow steps, see :func:`haiprof.views.run.slow_steps.excess`.
         summary: its samples, summed up; None: there are none.
-        facts: attributes of its events of the kinds of :data:`FACTS`, by kind, in their order.
+        facts: attributes of its events of the kinds of :data:`FACTS`, by kind, in their order,
+            with the ``time`` of each, ns UTC.
         exchanged: bytes that it got in all_to_all.
         memory: ``time`` and ``value`` of its memory, ns UTC and bytes.
         device_memory: the same of the memory of its tensors on GPUs.

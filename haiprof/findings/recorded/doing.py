@@ -2,8 +2,6 @@
 
 torch gives the GIL back while an operator runs, so a thread that runs with it, outside of torch, is
 in Python, or in a library that keeps it.
-
-Tests: tests/findings/recorded/test_rules.py.
 """
 
 from __future__ import annotations
@@ -28,19 +26,23 @@ _LOGGERS: Final = (
 _SLEEPS: Final = "nanosleep"
 _DISK: Final = (
     "io_schedule|folio_wait|wait_on_page|bit_wait_io|jbd2|fsync|sync_file|writeback|nfs_|rpc_wait|"
-    "fuse_|iomap_|dio_|cl_sync_io|ll_|balance_dirty|blkdev|ext4|xfs_|btrfs|filemap|overlayfs|9p_|ceph_|"
-    "request_wait_answer|rq_qos_wait"
+    r"fuse_|iomap_|dio_|cl_sync_io|\bll_|balance_dirty|blkdev|ext4|xfs_|btrfs|filemap|overlayfs|9p_|"
+    "ceph_|request_wait_answer|rq_qos_wait"
 )
 _PIPES: Final = "pipe_read|pipe_write|sk_wait|tcp_|unix_stream|sock_|inet_csk|n_tty|tty_write"
+#: torch waits in these, too, for its own reasons.
+_SOCKETS: Final = r"wait_woken|recvfrom|recvmsg|\baccept|poll|select"
+_CHILDREN: Final = r"\b(do_wait|wait4|waitid|kernel_clone|vfork|wait_for_vfork_done)\b"
 _WRITES: Final = "pipe_write|n_tty_write|tty_write|fsync|jbd2|sync_file|writeback|balance_dirty"
 _LOCKS: Final = "futex"
 
 SLEEPING, READING, PIPED, LOCKED, OTHERS_GIL = "sleeping", "reading", "piped", "locked", "gil"
+PROGRAM, THREAD = "program", "thread"
 PYTHON_CODE, LIBRARY, TENSORS, WAITING, STOPPED = (
     "python", "library", "tensors", "waiting", "stopped",
 )  # fmt: skip
 #: What keeps a training thread from the work that it is there for.
-AWAY: Final = (SLEEPING, READING, PIPED, PYTHON_CODE, LIBRARY)
+AWAY: Final = (SLEEPING, READING, PIPED, PROGRAM, THREAD, PYTHON_CODE, LIBRARY)
 
 
 def doing(lines: pl.DataFrame) -> pl.DataFrame:
@@ -48,9 +50,10 @@ def doing(lines: pl.DataFrame) -> pl.DataFrame:
 
     ``doing`` is one of ``tensors`` (in an operator or in torch's own code), ``python``, ``library``
     (another package's code), ``sleeping``, ``reading`` (or writing a file), ``piped`` (a pipe or a
-    socket), ``gil`` (another thread has the GIL), ``locked``, ``waiting`` (for anything else) and
-    ``stopped``. ``logs`` says whether it is in a logger, or in a write; ``imports`` whether it is
-    in an import.
+    socket), ``program`` (that it started), ``thread`` (another one, in Python's own queues and
+    locks), ``gil`` (another thread has the GIL), ``locked`` (of all other code), ``waiting`` (for
+    anything else) and ``stopped``. ``logs`` says whether it is in a logger, or in a write;
+    ``imports`` whether it is in an import.
 
     Args:
         lines: as :func:`haiprof.views.run.hot_lines.hot_lines` gives them.
@@ -59,6 +62,9 @@ def doing(lines: pl.DataFrame) -> pl.DataFrame:
     package, state = pl.col("package"), pl.col("state")
     outer = pl.col("outer").fill_null("")
     in_torch = package.is_in(_TORCH).fill_null(value=False)
+    # torch's loaders, checkpoints and compilers wait for threads and processes of their own.
+    for_job = ~in_torch & ~outer.str.contains(r"(^| )torch( |$)")
+    in_python = (package == PYTHON).fill_null(value=False)
     runs = (
         pl.when(in_torch)
         .then(pl.lit(TENSORS))
@@ -73,10 +79,16 @@ def doing(lines: pl.DataFrame) -> pl.DataFrame:
         .then(pl.lit(OTHERS_GIL))
         .when(waits_in.str.contains(_SLEEPS))
         .then(pl.lit(SLEEPING))
+        .when(waits_in.str.contains(_CHILDREN))
+        .then(pl.lit(PROGRAM))
         .when((state == "uninterruptible") | waits_in.str.contains(_DISK))
         .then(pl.lit(READING))
         .when(waits_in.str.contains(_PIPES))
         .then(pl.lit(PIPED))
+        .when(for_job & package.is_not_null() & waits_in.str.contains(_SOCKETS))
+        .then(pl.lit(PIPED))
+        .when(for_job & in_python & waits_in.str.contains(_LOCKS))
+        .then(pl.lit(THREAD))
         .when(waits_in.str.contains(_LOCKS))
         .then(pl.lit(LOCKED))
         .otherwise(pl.lit(WAITING))

@@ -14,7 +14,16 @@ import polars as pl
 from haiprof.common.numbers import milliseconds
 from haiprof.findings.finding import LEAST, SURE, Evidence, Finding
 from haiprof.findings.recorded.case import Case, Numbers, Rank
-from haiprof.findings.recorded.doing import AWAY, OTHERS_GIL, PYTHON_CODE, SLEEPING, STOPPED
+from haiprof.findings.recorded.doing import (
+    AWAY,
+    OTHERS_GIL,
+    PIPED,
+    PROGRAM,
+    PYTHON_CODE,
+    SLEEPING,
+    STOPPED,
+    THREAD,
+)
 from haiprof.findings.recorded.hot import Hot, branches, functions
 from haiprof.findings.recorded.slow import scattered
 from haiprof.views.run.blocks import Share
@@ -52,7 +61,16 @@ _WHAT: Final = {
     PYTHON_CODE: "runs Python code",
     "library": "runs a library's code",
     "reading": "reads or writes files",
-    "piped": "waits for a pipe or a socket",
+    PIPED: "waits for a pipe or a socket",
+    PROGRAM: "waits for a program that it started",
+    THREAD: "waits for another thread",
+}
+_LESS: Final = "do it in the DataLoader's workers, less often, or with tensor operations"
+_INSTEAD: Final = {
+    PIPED: "send and receive in another thread, less often, or more at once",
+    PROGRAM: "start that program less often, or do not wait for it",
+    THREAD: "give that thread less to do, or share it among processes "
+    "(of data: DataLoader(num_workers=…))",
 }
 
 
@@ -162,12 +180,13 @@ def away_from_training(_: Case, rank: Rank) -> Iterator[Finding]:
             problem=f"Training waits while checkpoints are saved, in {hot.line}"
             if saving
             else f"The training thread {_WHAT.get(hot.doing, 'works')} {where}, in {hot.line}"
-            + ("" if _within(hot) else f", called from {hot.function}"),
+            + ("" if _within(hot) else f", called from {hot.function}")
+            + _meanwhile(of_line),
             advice=_SAVE_LATER
             if saving
             else "write logs less often, or from another thread"
             if logs
-            else "do it in the DataLoader's workers, less often, or with tensor operations",
+            else _INSTEAD.get(hot.doing, _LESS),
             ranks=rank.numbers,
             lost_ns=lost,
             low_ns=int(lost * hot.low / hot.share),
@@ -182,6 +201,16 @@ def away_from_training(_: Case, rank: Rank) -> Iterator[Finding]:
             ),
             command="haiprof stacks --flame",
         )
+
+
+def _meanwhile(lines: pl.DataFrame) -> str:
+    """Return where the thread is that a function waits for, as far as it is always the same."""
+    waits = lines.filter(pl.col("doing") == THREAD)
+    lines_beside = waits.group_by("beside").agg(pl.col("samples").sum()).sort("samples")
+    if not waits.height or lines_beside["samples"][-1] < _MOSTLY * int(waits["samples"].sum()):
+        return ""
+    line = lines_beside["beside"][-1]
+    return "" if line is None else f", which is in {line}"
 
 
 def _saving(rank: Rank, hot: Hot) -> int:

@@ -1,13 +1,11 @@
-"""The training loop waits for its data: because of how it is loaded, or of where it lies.
-
-Tests: tests/findings/recorded/test_rules.py.
-"""
+"""The training loop waits for its data: because of how it is loaded, or of where it lies."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
+import numpy as np
 import polars as pl
 
 from haiprof.common.numbers import percent
@@ -17,6 +15,7 @@ from haiprof.findings.recorded.case import Case, Rank
 from haiprof.findings.recorded.doing import PIPED, READING
 from haiprof.findings.recorded.hot import Hot, functions
 from haiprof.findings.recorded.slow import scattered
+from haiprof.views.run.blocks import Share
 from haiprof.views.run.ledger import CODE
 
 #: Loading waits for storage if this share of it is in reads.
@@ -26,6 +25,8 @@ _READS: Final = 0.25
 _FEWEST: Final = 10
 #: More of the excess than this in a few steps: a slow loader is slow all the time.
 _SELDOM: Final = 0.7
+#: Workers that are started so often are started for each epoch.
+_EPOCHS: Final = 5
 
 
 def slow_input(case: Case, rank: Rank) -> Iterator[Finding]:
@@ -33,6 +34,10 @@ def slow_input(case: Case, rank: Rank) -> Iterator[Finding]:
     part = rank.ledger.of("input")
     share = rank.share(part)
     if share.share < LEAST or share.low < SURE:
+        return
+    restarts = _restarts(rank)
+    if restarts is not None and restarts.lost >= _MOSTLY * part.sum():
+        yield _of_restarts(rank, restarts)
         return
     in_slow_steps = rank.slow[:, CODE["input"]].sum()
     if in_slow_steps > _SELDOM * part.sum() and scattered(rank):
@@ -77,6 +82,75 @@ def slow_input(case: Case, rank: Rank) -> Iterator[Finding]:
     )  # fmt: skip
 
 
+class _Restarts(NamedTuple):
+    """Steps that wait for workers to start, again and again.
+
+    Attributes:
+        starts: as far as they were recorded.
+        share: that they take of the steps' time, all of them.
+        lost: in all of them, ns.
+        workers: that are started each time.
+        batches: of an epoch; None: not known.
+    """
+
+    starts: int
+    share: Share
+    lost: int
+    workers: int
+    batches: int | None
+
+
+def _restarts(rank: Rank) -> _Restarts | None:
+    """Return what it costs to start the workers of a DataLoader anew for every epoch."""
+    ledger, starts = rank.ledger, rank.facts.get("loader_workers", ())
+    times = [each["time"] for each in starts if isinstance(each.get("time"), int)]
+    if ledger.width > 1 or len(times) < _EPOCHS:
+        return None
+    settings = [each for each in rank.facts.get("loader", ()) if each.get("num_workers")]
+    if not settings or any(each.get("persistent_workers") for each in settings):
+        return None
+    at = np.searchsorted(ledger.start, times, "right") - 1
+    # The step before ends the old workers; the one after may wait for the new ones' first batch.
+    near = np.zeros(len(ledger.group), bool)
+    for beside in (-1, 0, 1):
+        near[np.clip(at + beside, 0, len(near) - 1)] = True
+    part = ledger.of("input")
+    if near.all():
+        return None
+    more = np.where(near, np.maximum(part - int(np.median(part[~near])), 0), 0)
+    batches = settings[0].get("batches")
+    if len(settings) > 1 or not isinstance(batches, int) or batches < 1:
+        batches = None
+    # Only the first starts are recorded.
+    epochs = len(times) if batches is None else max(len(part) / batches, len(times))
+    times_more = epochs / len(times)
+    share = Share(*(min(each * times_more, 1.0) for each in rank.share(more)))
+    lost = min(int(more.sum() * times_more), int(part.sum()))
+    return _Restarts(len(times), share, lost, int(settings[0]["num_workers"]), batches)
+
+
+def _of_restarts(rank: Rank, restarts: _Restarts) -> Finding:
+    epoch = "" if restarts.batches is None else f" of {restarts.batches} batches"
+    return Finding(
+        kind="slow_loader",
+        problem="The training loop waits while its DataLoader starts "
+        f"{restarts.workers} workers anew for each epoch{epoch}",
+        advice="keep them: DataLoader(persistent_workers=True), or make epochs longer",
+        ranks=rank.numbers,
+        lost_ns=restarts.lost,
+        low_ns=min(int(restarts.share.low * rank.ledger.stepped), restarts.lost),
+        high_ns=max(int(restarts.share.high * rank.ledger.stepped), restarts.lost),
+        share=restarts.lost / rank.ledger.stepped,
+        confidence=0.95,
+        phase="input",
+        evidence=(
+            rank.of("input"),
+            Evidence("events", "loader_workers", restarts.starts, "starts", _EPOCHS),
+        ),
+        command="haiprof stacks --phase dataloader",
+    )
+
+
 def _reads() -> pl.Expr:
     """Whether a line reads: a good part of it is seen in reads, and the rest has no GIL either.
 
@@ -88,8 +162,14 @@ def _reads() -> pl.Expr:
 
 
 def _waits_for_work() -> pl.Expr:
-    """Whether a worker waits for the next batch that is asked of it."""
-    return pl.col("line").is_null() & ~pl.col("state").is_in(("running", "ready"))
+    """Whether a worker waits for the next batch that is asked of it.
+
+    The frames of a process that was forked begin with those of the training loop.
+    """
+    of_torch = pl.col("outer").fill_null("").str.contains(r"(^| )torch( |$)")
+    in_queue = pl.col("file").str.contains(r"/(multiprocessing/\w+|selectors|queue|threading)\.py$")
+    outside = pl.col("line").is_null() | (of_torch & in_queue)
+    return outside & ~pl.col("state").is_in(("running", "ready"))
 
 
 def _problem(hot: Hot | None, from_storage: float, in_workers: bool) -> str:
@@ -107,9 +187,12 @@ def _problem(hot: Hot | None, from_storage: float, in_workers: bool) -> str:
 def _advice(rank: Rank, of_storage: bool, in_workers: bool) -> str:
     workers = _workers(rank)
     if of_storage:
-        return "keep the data on a faster disk, in larger files or in memory"
+        return "read more at once (larger files, more workers), or from a faster disk or memory"
     if not in_workers:
         return "load in other processes: DataLoader(num_workers=…, persistent_workers=True)"
+    cpus = [each.get("affinity") for each in rank.facts.get("threads", ())]
+    if cpus and isinstance(cpus[-1], int) and workers > cpus[-1]:
+        return f"make that function cheaper: its {workers} workers share {cpus[-1]} CPUs"
     more = f"more than {workers}" if workers else "more"
     return f"use {more} workers, or make that function cheaper"
 

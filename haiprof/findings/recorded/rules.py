@@ -20,6 +20,7 @@ from haiprof.findings.recorded import (
     machine_rules,
     memory_rules,
     rank_rules,
+    setting_rules,
     update_rules,
 )
 from haiprof.findings.recorded.case import Case, Rank
@@ -45,6 +46,7 @@ OF_RANK: Final[tuple[OfRank, ...]] = (
     memory_rules.leak,
     memory_rules.pressure,
     update_rules.skipped,
+    setting_rules.left_on,
     device_rules.idle,
     device_rules.retries,
 )
@@ -99,10 +101,13 @@ def _explained(found: list[Finding]) -> list[Finding]:
     lengths = any(one.kind == "uneven_lengths" for one in found)
     gil = any(one.kind == "gil" for one in found)
     saves = [one for one in found if one.kind == "blocking_checkpoint"]
+    profiled = any(setting_rules.is_of_profiler(one) for one in found)
     kept = []
     for one in found:
         if one in saves and one.weight < max(each.weight for each in saves):
             continue  # with what the job does around it
+        if one.kind == "memory_leak" and profiled:
+            continue  # which keeps all that it records
         covered = any(
             each.kind in _OF_LINES and each.phase == one.phase and each.weight >= one.weight
             for each in found

@@ -7,6 +7,7 @@ for general stationary observations", 1989).
 
 from __future__ import annotations
 
+import math
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -14,9 +15,8 @@ import numpy.typing as npt
 
 Numbers = npt.NDArray[np.int64]
 
-#: A block has at least this many steps, and lasts at least this long, ns.
-STEPS: Final = 10
-NS: Final = 10**9
+#: A block has at least this many steps and lasts at least this long, ns: one or the other.
+_BLOCKS: Final = ((10, 10**9), (3, 5 * 10**9))
 #: Beyond this many blocks neighbouring ones are joined.
 _MOST: Final = 500
 #: A block in which a part takes this share of its usual one is one in which it takes its time.
@@ -44,14 +44,25 @@ def edges(duration: Numbers, count: Numbers) -> Numbers:
     """
     begins, steps, ns = [0], 0, 0
     for number, (more, longer) in enumerate(zip(count.tolist(), duration.tolist(), strict=True)):
-        if steps >= STEPS and ns >= NS:
+        if enough(steps, ns):
             begins.append(number)
             steps = ns = 0
         steps, ns = steps + more, ns + longer
     # The last one is as long as the others.
-    if len(begins) > 1 and (steps < STEPS or ns < NS):
+    if len(begins) > 1 and not enough(steps, ns):
         begins.pop()
     return np.array(begins[:: -(-len(begins) // _MOST)], np.int64)
+
+
+def enough(steps: int, ns: int, blocks: int = 1) -> bool:
+    """Whether so many steps, which took so long, are enough for so many blocks."""
+    return any(steps >= blocks * least and ns >= blocks * lasts for least, lasts in _BLOCKS)
+
+
+def size(typical: float) -> int:
+    """Return of how many steps a block is that take this long each, ns."""
+    each = max(typical, 1.0)
+    return min(max(steps, math.ceil(lasts / each)) for steps, lasts in _BLOCKS)
 
 
 def share(part: Numbers, whole: Numbers, begins: Numbers) -> Share:

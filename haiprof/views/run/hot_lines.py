@@ -13,7 +13,7 @@ import numpy.typing as npt
 import polars as pl
 
 from haiprof.common.frame_texts import SEPARATOR, frame_text, in_package
-from haiprof.views.run.ledger import CAUSES, Ledger
+from haiprof.views.run.ledger import CAUSES, CODE, Ledger
 from haiprof.views.run.stacks import Tree
 
 LINES_SCHEMA: Final = {
@@ -29,6 +29,7 @@ LINES_SCHEMA: Final = {
     "waits_in": pl.String(),
     "gil": pl.Boolean(),
     "blocked_by": pl.String(),
+    "beside": pl.String(),
     "slow": pl.Boolean(),
     "samples": pl.Int64(),
 }
@@ -39,6 +40,8 @@ Numbers = npt.NDArray[np.int64]
 _AT_ONCE: Final = 20_000_000
 #: Of fewer samples no share is worth the name.
 _ENOUGH: Final = 30
+#: States of a thread that has work to do.
+RUNNING: Final = ("running", "ready")
 
 
 def hot_lines(
@@ -57,8 +60,9 @@ def hot_lines(
     them), ``function`` and ``file`` (innermost frame), ``package`` (that the innermost
     frame belongs to: null: to the job itself), ``outer`` (packages that the frames between the line
     and the innermost one pass through), ``state``, ``waits_in``, ``gil``, ``blocked_by`` (the line
-    of another thread of the process, which had the GIL while this one waited), ``slow`` (whether
-    the step is), ``samples``.
+    of another thread of the process, which had the GIL while this one waited), ``beside`` (the
+    line of another thread that ran while this one waited), ``slow`` (whether the step is),
+    ``samples``.
 
     Args:
         samples: of all threads, as :func:`haiprof.views.run.stacks.placed` gives them.
@@ -71,19 +75,25 @@ def hot_lines(
     mine = pl.col("process") == (pid or 0)
     own = samples.filter(mine, pl.col("thread") == (training or 0))
     workers = samples.filter(~mine, pl.col("process") == pl.col("thread"))
-    others = samples.filter(mine, pl.col("thread") != (training or 0), pl.col("gil") == 1)
+    others = samples.filter(mine, pl.col("thread") != (training or 0))
+    with_gil = _expanded(others.filter(pl.col("gil") == 1))
+    running = _expanded(others.filter(pl.col("state").cast(pl.String).is_in(RUNNING)))
     names = _Names(tree)
     parts = [pl.DataFrame(schema=LINES_SCHEMA)]
     for worker, some in ((False, own), (True, workers)):
-        expanded = _at_any_moment(_expanded(some))
+        expanded = _expanded(some)
+        cause = charged.cause_at(expanded["start"].to_numpy())
+        at_random = _at_any_moment(expanded["state"], cause == CODE["startup"])
+        expanded, cause = expanded.filter(pl.Series(at_random)), cause[at_random]
         times = expanded["start"].to_numpy()
-        cause = charged.cause_at(times)
-        blocked = [None] * len(times) if worker else _blockers(times, _expanded(others), names)
+        nobody: list[str | None] = [None] * len(times)
+        blocked = nobody if worker else _others(times, with_gil, names, "a library")
+        beside = nobody if worker else _others(times, running, names)
         group = np.searchsorted(charged.start, times, "right") - 1
         is_slow = np.zeros(len(times), bool)
         if len(charged.start):
             is_slow = (group >= 0) & slow[np.maximum(group, 0)]
-        waits = (expanded["state"].cast(pl.String) == "waiting").to_numpy()
+        waits = (expanded["state"].cast(pl.String) == "waiting").to_list()
         texts = [CAUSES[code] if code >= 0 else None for code in cause.tolist()]
         described = names.of(expanded["row"].to_numpy()).with_columns(
             pl.Series("cause", texts, pl.String()),
@@ -91,10 +101,13 @@ def hot_lines(
             expanded["state"].cast(pl.String),
             expanded["waits_in"].cast(pl.String),
             expanded["gil"] == 1,
-            pl.Series(
-                "blocked_by",
-                [by if w else None for by, w in zip(blocked, waits, strict=True)],
-                pl.String(),
+            *(
+                pl.Series(
+                    name,
+                    [by if w else None for by, w in zip(found, waits, strict=True)],
+                    pl.String(),
+                )
+                for name, found in (("blocked_by", blocked), ("beside", beside))
             ),
             pl.Series("slow", is_slow),
         )
@@ -170,18 +183,27 @@ def _expanded(samples: pl.DataFrame) -> pl.DataFrame:
     return rows.with_columns(pl.Series("start", rows["start"].to_numpy() + ordinal * period))
 
 
-def _at_any_moment(samples: pl.DataFrame) -> pl.DataFrame:
-    """Return samples without those whose moment the scheduler chose, if enough are left.
+def _at_any_moment(state: pl.Series, starting: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Say of which samples the scheduler did not choose the moment, where these are enough.
 
     A thread that is ready to run gave its CPU to whoever sampled it: often at the end of a system
     call, which would look as if it took long.
+
+    Args:
+        state: of each sample.
+        starting: whether it is of the start, which is looked at apart from what follows.
     """
-    others = samples.filter(pl.col("state").cast(pl.String) != "ready")
-    return others if others.height >= _ENOUGH else samples
+    kept: npt.NDArray[np.bool_] = (state.cast(pl.String) != "ready").to_numpy()
+    for part in (starting, ~starting):
+        if np.count_nonzero(kept & part) < _ENOUGH:
+            kept = kept | part
+    return kept
 
 
-def _blockers(times: Numbers, others: pl.DataFrame, names: _Names) -> list[str | None]:
-    """Return the line of the thread that had the GIL when each sample was taken, if any."""
+def _others(
+    times: Numbers, others: pl.DataFrame, names: _Names, unnamed: str | None = None
+) -> list[str | None]:
+    """Return the line of the other thread that was sampled with each sample, if any was."""
     if not others.height:
         return [None] * len(times)
     others = others.sort("start")
@@ -191,6 +213,6 @@ def _blockers(times: Numbers, others: pl.DataFrame, names: _Names) -> list[str |
     nearer = np.where(np.abs(start[before] - times) <= np.abs(start[at] - times), before, at)
     close = np.abs(start[nearer] - times) <= _AT_ONCE
     return [
-        names.line(int(rows[place])) or "a library" if near else None
+        names.line(int(rows[place])) or unnamed if near else None
         for place, near in zip(nearer.tolist(), close.tolist(), strict=True)
     ]

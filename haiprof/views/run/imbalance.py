@@ -193,7 +193,7 @@ def _late(excess: Reals, steps: Times, typical: float) -> tuple[int, int, Reals]
 
 def _in_blocks(late: Reals, typical: float) -> bool:
     """Say whether a delay is sure if neighbouring steps are alike: by the means of whole blocks."""
-    size = max(blocks.STEPS, int(np.ceil(blocks.NS / max(typical, 1.0))))
+    size = blocks.size(typical)
     count = len(late) // size
     if count < _FEWEST_BLOCKS:
         return True

@@ -75,6 +75,7 @@ def test_types_and_checks_are_those_of_the_training_thread(
         "anomaly_check_nan": False,
         "default_dtype": "float32",
         "matmul_precision": "highest",
+        "profiler": False,
         "deterministic": True,
         "cudnn_benchmark": False,
         "cudnn_deterministic": False,
@@ -119,6 +120,14 @@ def test_threads_that_change_later_are_recorded_too(recorded: Any) -> None:
     torch.set_num_threads(1)
     train(150)
     assert [each["num_threads"] for each in recorded.events("threads")] == [1, 2, 1]
+
+
+def test_a_profiler_that_begins_and_ends_later_is_recorded(recorded: Any) -> None:
+    train(30)
+    with torch.profiler.profile():
+        train(30)
+    train(150)
+    assert [each["profiler"] for each in recorded.events("autograd")] == [False, True, False]
 
 
 def test_detaching_before_the_last_look_restores_everything() -> None:

@@ -47,47 +47,6 @@ def test_a_few_steps_prove_nothing() -> None:
     assert kinds(rank(own)) == []
 
 
-def test_a_slow_loader_is_named_with_its_line() -> None:
-    loads = [line("input", 40, "Data.__getitem__ (/job/data.py:7)"), *torch_lines(60)]
-    (finding,) = found(rank(life({"dataloader": 50}), loads))
-    assert (finding.kind, finding.line) == ("slow_loader", "Data.__getitem__ (/job/data.py:7)")
-    assert finding.lost_ns == STEPS * 50 * MS
-    assert "num_workers" in finding.advice
-
-
-def test_when_it_began_and_ended_is_known() -> None:
-    slow = {n: {"dataloader": 60.0} for n in range(40, 80)}
-    (finding,) = found(rank(life(seldom=slow), torch_lines(100)))
-    assert finding.kind == "slow_loader"
-    assert 30 <= (finding.since or 0) <= 50
-    assert 70 <= (finding.until or 0) <= 90
-    (always,) = found(rank(life({"dataloader": 50.0}), torch_lines(100)))
-    assert (always.since, always.until) == (None, None)
-
-
-def test_of_a_loader_with_workers_theirs_is_the_line() -> None:
-    waits = line("input", 40, state="waiting", waits_in="futex_do_wait", gil=False)
-    works = line("input", 70, "Data.load (/job/data.py:8)", worker=True)
-    facts = {"loader": [{"num_workers": 2}]}
-    (finding,) = found(rank(life({"dataloader": 50}), [waits, works], facts=facts))
-    assert (finding.kind, finding.line) == ("slow_loader", "Data.load (/job/data.py:8)")
-    assert "more than 2 workers" in finding.advice
-
-
-def test_reads_make_it_storage() -> None:
-    reads = line("input", 40, "Data.read (/job/data.py:8)", state="uninterruptible",
-                 waits_in="folio_wait_bit_common")  # fmt: skip
-    assert kinds(rank(life({"dataloader": 50}), [reads])) == ["slow_storage"]
-
-
-def test_single_slow_batches_are_no_slow_loader() -> None:
-    seldom = {n: {"dataloader": 300.0} for n in range(5, STEPS, 10)}
-    (finding,) = found(rank(life(seldom=seldom), torch_lines(100)))
-    assert (finding.kind, finding.phase) == ("slow_batch", "input")
-    assert "one in 10" in finding.problem
-    assert abs((finding.lost_ns or 0) - 10 * 299 * MS) < 10 * MS
-
-
 def test_the_garbage_collector() -> None:
     (finding,) = found(rank(life({"gc": 15}), torch_lines(100)))
     assert finding.kind == "garbage_collection"

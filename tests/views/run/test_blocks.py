@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,16 +12,21 @@ from haiprof.views.run import blocks
 SECOND = 1_000_000_000
 
 
-def test_a_block_has_ten_steps_and_lasts_a_second() -> None:
-    fast = blocks.edges(np.full(1000, SECOND // 100), np.ones(1000, np.int64))
-    assert fast.tolist() == list(range(0, 1000, 100))
-    slow = blocks.edges(np.full(100, SECOND), np.ones(100, np.int64))
-    assert slow.tolist() == list(range(0, 100, 10))
+@pytest.mark.parametrize(
+    ("ns", "steps"),
+    [(SECOND // 100, 100), (SECOND // 10, 10), (SECOND // 3, 10), (SECOND, 5), (4 * SECOND, 3)],
+)
+def test_a_block_has_ten_steps_and_a_second_or_three_and_five(ns: int, steps: int) -> None:
+    found = blocks.edges(np.full(10 * steps, ns), np.ones(10 * steps, np.int64))
+    assert found.tolist() == list(range(0, 10 * steps, steps))
+    assert blocks.size(ns) == steps
+    assert blocks.enough(10 * steps, 10 * steps * ns, 10)
+    assert not blocks.enough(10 * steps - 1, (10 * steps - 1) * ns, 10)
 
 
 def test_a_rest_belongs_to_the_last_block() -> None:
-    found = blocks.edges(np.full(105, SECOND), np.ones(105, np.int64))
-    assert found.tolist() == list(range(0, 100, 10))
+    found = blocks.edges(np.full(104, SECOND), np.ones(104, np.int64))
+    assert found.tolist() == list(range(0, 100, 5))
     assert blocks.edges(np.full(3, SECOND), np.ones(3, np.int64)).tolist() == [0]
 
 
@@ -36,18 +42,18 @@ def test_a_constant_share_is_certain() -> None:
 
 
 def test_of_few_blocks_nothing_is_certain() -> None:
-    whole = np.full(20, SECOND)
-    found = blocks.share(whole // 4, whole, blocks.edges(whole, np.ones(20, np.int64)))
+    whole = np.full(10, SECOND)
+    found = blocks.share(whole // 4, whole, blocks.edges(whole, np.ones(10, np.int64)))
     assert found == blocks.Share(0.25, 0.0, 1.0)
     nothing = np.zeros(0, np.int64)
     assert blocks.share(nothing, nothing, np.zeros(1, np.int64)) == blocks.Share(0.0, 0.0, 1.0)
 
 
 def test_steps_that_go_together_widen_the_interval() -> None:
-    whole = np.full(400, SECOND)
+    whole = np.full(400, SECOND // 5)
     begins = blocks.edges(whole, np.ones(400, np.int64))
-    apart = np.where(np.arange(400) % 2 == 0, SECOND // 10, 0)
-    together = np.where(np.arange(400) // 40 % 2 == 0, SECOND // 10, 0)
+    apart = np.where(np.arange(400) % 2 == 0, SECOND // 50, 0)
+    together = np.where(np.arange(400) // 40 % 2 == 0, SECOND // 50, 0)
     alone, joint = (blocks.share(part, whole, begins) for part in (apart, together))
     assert alone.share == joint.share == 0.05
     assert joint.high - joint.low > 5 * (alone.high - alone.low + 0.001)

@@ -108,6 +108,24 @@ def test_another_thread_with_the_gil_blocks_one_that_waits() -> None:
     assert later["blocked_by"] is None
 
 
+def test_what_another_thread_does_while_one_waits_is_known() -> None:
+    waits = sampled(15, 2, state="waiting", waits_in="futex_wait_queue", gil=0)
+    (row,) = hot([waits, sampled(15.2, 5, thread=8, gil=0)]).rows(named=True)
+    assert (row["beside"], row["blocked_by"]) == ("busy (/job/watch.py:50)", None)
+    idle = sampled(15.2, 5, thread=8, gil=0, state="waiting", waits_in="futex_wait_queue")
+    (row,) = hot([waits, idle]).rows(named=True)
+    assert row["beside"] is None
+
+
+def test_samples_whose_moment_the_scheduler_chose_count_where_there_are_no_others() -> None:
+    """Of the start nearly all are, and of the steps a few."""
+    start = [sampled(n / 5, 2, state="ready") for n in range(40)]
+    steps = [sampled(12 + n / 8, 2) for n in range(40)]
+    few = [sampled(12.1 + n, 3, state="ready") for n in range(5)]
+    rows = hot([*start, *steps, *few]).group_by("cause", "function").agg(pl.col("samples").sum())
+    assert sorted(rows.rows()) == [("forward", "Net.forward", 40), ("startup", "Net.forward", 40)]
+
+
 def test_processes_of_the_loader_are_workers_and_have_the_cause_of_the_rank() -> None:
     worker = sampled(15, 2, thread=20, process=20)
     helper = sampled(15, 2, thread=21, process=20)
