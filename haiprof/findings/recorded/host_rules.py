@@ -24,7 +24,7 @@ from haiprof.findings.recorded.doing import (
     STOPPED,
     THREAD,
 )
-from haiprof.findings.recorded.hot import Hot, branches, functions
+from haiprof.findings.recorded.hot import Hot, branches, functions, most_in
 from haiprof.findings.recorded.slow import scattered
 from haiprof.views.run.blocks import Share
 from haiprof.views.run.ledger import CAUSES, CODE, WORK
@@ -442,12 +442,16 @@ def _of_cause(
 ) -> Iterator[Finding]:
     part = rank.ledger.of(cause)
     share = rank.share(part)
+    line = most_in(rank.lines.filter(~pl.col("worker"), pl.col("cause") == cause))
     # What happens a few times has no interval worth the name, but is known exactly.
     seldom = np.count_nonzero(part) < len(rank.begins)
     if share.share >= LEAST and (seldom or share.low >= SURE):
         lost = int(part.sum())
         extent = rank.extent(part)
-        yield _finding(rank, kind, problem, advice, lost, share, cause, confidence, steps=extent)
+        where = "" if line is None else f", in {line}"
+        yield _finding(
+            rank, kind, problem + where, advice, lost, share, cause, confidence, line, extent
+        )
 
 
 def _finding(

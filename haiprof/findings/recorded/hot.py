@@ -24,6 +24,9 @@ _SOME: Final = 0.2
 _LINE: Final = re.compile(r":\d+\)$")
 #: Of fewer samples no share is worth the name.
 _FEWEST: Final = 30
+#: To say that most are in one function, fewer are enough.
+_FEW: Final = 10
+_MOST_OF_THEM: Final = 0.5
 #: Of a share that is measured by counting: the quantile of 97.5 %.
 _QUANTILE: Final = 1.96
 
@@ -79,6 +82,13 @@ def functions(lines: pl.DataFrame, of: int) -> list[Hot]:
     groups = in_functions.group_by("of", maintain_order=True)
     found = [_hot(str(name), rows, of) for (name,), rows in groups]
     return sorted(found, key=lambda hot: -hot.samples)
+
+
+def most_in(lines: pl.DataFrame) -> str | None:
+    """Return the line of the function that most of these samples are in; None: in no single one."""
+    count = int(lines["samples"].sum())
+    hot = next(iter(functions(lines, count)), None)
+    return hot.line if hot is not None and count >= _FEW and hot.share >= _MOST_OF_THEM else None
 
 
 def _hot(name: str, rows: pl.DataFrame, of: int) -> Hot:

@@ -18,7 +18,7 @@ import polars as pl
 from haiprof.common.numbers import milliseconds, percent, size
 from haiprof.findings.finding import LEAST, SURE, Evidence, Finding
 from haiprof.findings.recorded.case import TALKERS_WAIT, Case, Numbers, Rank
-from haiprof.findings.recorded.hot import functions
+from haiprof.findings.recorded.hot import functions, most_in
 from haiprof.views.run import blocks
 from haiprof.views.run.ledger import CAUSES, CODE, Ledger, together
 
@@ -348,6 +348,13 @@ def _asked(job: _Aligned) -> bool:
     return 2 * int(asks["samples"].sum()) > int(rows["samples"].sum()) > 0
 
 
+def _asked_at(job: _Aligned) -> str | None:
+    """Return the line at which most of the time of collectives is spent; None: not at one."""
+    rows = pl.concat([rank.lines for rank in job.ranks])
+    rows = rows.filter(~pl.col("worker"), pl.col("cause").is_in(["transfer", "waiting"]))
+    return most_in(rows)
+
+
 def _resent(case: Case) -> float:
     """Return the share of TCP's segments that the worst node had to send again."""
     shares = [0.0]
@@ -436,15 +443,20 @@ def communication(case: Case) -> Iterator[Finding]:
     if not many and share.share < (_ASKED if _asked(job) else _EXPOSED):
         return
     bytes_of = int((operations["operations"] * operations["bytes"].fill_null(0)).sum()) // steps
+    line = _asked_at(job)
     yield _of_transfers(
         job,
         moved,
         share,
         Evidence("collectives", "small operations a step", count, "count", _MANY),
         kind="small_collectives" if many else "exposed_communication",
-        problem=f"Each step makes {count:.0f} collectives of less than {size(_SMALL)}"
-        if many
-        else f"Nothing hides the transfer of {size(bytes_of)} that each step makes",
+        problem=(
+            f"Each step makes {count:.0f} collectives of less than {size(_SMALL)}"
+            if many
+            else f"Nothing hides the transfer of {size(bytes_of)} that each step makes"
+        )
+        + ("" if line is None else f", and waits for them in {line}"),
+        line=line,
         advice="join them into fewer, larger ones (bucket_cap_mb, coalescing)"
         if many
         else "overlap it with backward (DDP buckets, prefetching), or send less "

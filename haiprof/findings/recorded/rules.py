@@ -82,6 +82,8 @@ def _merged(found: Iterable[Finding]) -> list[Finding]:
     together: dict[tuple[str, str | None], list[Finding]] = {}
     for finding in found:
         where = None if finding.line is None else _LINE.sub(")", finding.line)
+        if finding.kind in _ANYWHERE:
+            where = None
         together.setdefault((finding.kind, where), []).append(finding)
     merged = []
     for several in together.values():
@@ -152,6 +154,8 @@ def _with_causes(found: list[Finding]) -> list[Finding]:
     return [*replaced, *(one for one in found if one not in taken)]
 
 
+#: What may come in any function: that of each rank is another one.
+_ANYWHERE: Final = ("garbage_collection",)
 #: What has a name of its own, and advice that fits better than that on a late rank.
 _MAKES_LATE: Final = (
     "garbage_collection", "slow_loader", "slow_storage", "cpu_quota", "cpu_affinity",

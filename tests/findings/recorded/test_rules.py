@@ -48,9 +48,12 @@ def test_a_few_steps_prove_nothing() -> None:
 
 
 def test_the_garbage_collector() -> None:
-    (finding,) = found(rank(life({"gc": 15}), torch_lines(100)))
-    assert finding.kind == "garbage_collection"
+    seen = [line("collector", 20, f"log (/job/log{n}.py:3)") for n in range(2)]
+    pair_of = [rank(life({"gc": 15}), [*torch_lines(100), seen[n]], number=n) for n in range(2)]
+    (finding,) = found(*pair_of)
+    assert (finding.kind, finding.ranks) == ("garbage_collection", (0, 1))
     assert finding.lost_ns == STEPS * 15 * MS
+    assert finding.line in ("log (/job/log0.py:3)", "log (/job/log1.py:3)")
 
 
 def test_a_seldom_checkpoint_counts_when_it_costs_enough() -> None:
@@ -314,6 +317,13 @@ def test_communication_that_nothing_hides() -> None:
     few = found(*moving(40), operations=operations(4, 1 << 20))
     assert [each.kind for each in few] == ["exposed_communication"]
     assert abs((few[0].lost_ns or 0) - STEPS * 40 * MS) < MS
+    assert few[0].line is None
+    sync = "sync (/job/train.py:8)"
+    asks = line("transfer", 40, sync, package="torch", outer="torch", state="waiting", gil=False)
+    asked = [dataclasses.replace(one, lines=rank(life(), [asks]).lines) for one in moving(40)]
+    (finding,) = found(*asked, operations=operations(4, 1 << 20))
+    assert finding.line == sync
+    assert finding.problem.endswith(f", and waits for them in {sync}")
     many = found(*moving(15), operations=operations(200, 4096))
     assert [each.kind for each in many] == ["small_collectives"]
     assert kinds(*moving(15), operations=operations(4, 1 << 20)) == []
