@@ -287,7 +287,7 @@ def logging(seed: int, draw: random.Random) -> Case:
 def memory_leak(seed: int, draw: random.Random) -> Case:
     at = ("between", "item")[way(seed, 2)]
     # Only its length distinguishes a leak from caches that fill.
-    settings = job(MLP, task(at, "keep", mb=draw.randrange(3, 6)), steps=400)
+    settings = job(MLP, task(at, "keep", mb=draw.randrange(2, 4)), steps=1000)
     return Case("", "", seed, draw.choice(["train", "accelerated"]), settings)
 
 

@@ -29,7 +29,7 @@ _LEAST_BYTES: Final = 64 << 20
 _LEAST_SHARE: Final = 0.10
 _FEWEST: Final = 8
 #: … for at least this long, ns.
-_LASTS: Final = 3_000_000_000
+_LASTS: Final = 10_000_000_000
 _HOUR: Final = 3.6e12
 
 
