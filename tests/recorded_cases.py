@@ -43,7 +43,7 @@ def line(cause: str, samples: int, text: str | None = LINE, **more: Any) -> dict
         "path": text if text is None else f"main (/job/train.py:1);{text}", "function": "work",
         "file": "/job/train.py", "package": None, "outer": None, "state": "running",
         "waits_in": None, "gil": True, "blocked_by": None, "beside": None, "slow": False,
-        "samples": samples,
+        "later": False, "samples": samples,
     }  # fmt: skip
     return {**row, **more}
 

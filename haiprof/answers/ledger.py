@@ -19,7 +19,7 @@ from haiprof.sources import tables
 from haiprof.views.intervals import Times
 from haiprof.views.run import goodput as goodput_view
 from haiprof.views.run import ledger as view
-from haiprof.views.run import slow_steps
+from haiprof.views.run import slow_steps, slower
 from haiprof.views.run import stacks as stack_views
 from haiprof.views.run.goodput import Life
 from haiprof.views.run.hot_lines import hot_lines
@@ -83,7 +83,8 @@ def _charge(
     threads = spans.frame.filter(pl.col("category") == "step")["thread"].value_counts(sort=True)
     training = int(threads["thread"][0]) if threads.height else process.pid
     placed = stack_views.rooted(stacks.frame, tree)
-    lines = hot_lines(placed, tree, own, slow_steps.slow(own), process.pid, training)
+    slow, since = slow_steps.slow(own), slower.since(own)
+    lines = hot_lines(placed, tree, own, slow, since, process.pid, training)
     problems = [each for read in (spans, samples, stacks, frames) for each in read.problems]
     return Charged(own.without_timeline(), lines, slow_steps.excess(own), problems)
 

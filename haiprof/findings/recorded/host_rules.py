@@ -24,8 +24,9 @@ from haiprof.findings.recorded.doing import (
     STOPPED,
     THREAD,
 )
-from haiprof.findings.recorded.hot import Hot, branches, functions, most_in
+from haiprof.findings.recorded.hot import Hot, branches, function_of, functions, most_in
 from haiprof.findings.recorded.slow import scattered
+from haiprof.views.run import slower
 from haiprof.views.run.blocks import Share
 from haiprof.views.run.ledger import CAUSES, CODE, WORK
 
@@ -35,11 +36,8 @@ _MOSTLY: Final = 0.5
 _SELDOM: Final = 0.7
 #: A start that takes less is not worth a finding, ns.
 _START_NS: Final = 5_000_000_000
-#: Steps that are needed to say that they changed.
-_ENOUGH: Final = 40
-#: From here on steps are slower, if so many are on their side.
-_SLOWER: Final = 1.10
-_APART: Final = 0.9
+#: With fewer samples nothing is said of where steps have become slower.
+_SAMPLES: Final = 20
 #: Share of the steps in the queue of a CPU from which on they vary for that reason.
 _BUSY: Final = 0.10
 #: A function that writes: a part of its samples without the GIL, and bytes a second.
@@ -268,11 +266,7 @@ def _writes(rank: Rank) -> bool:
 def slower_since(_: Case, rank: Rank) -> Iterator[Finding]:
     """Say that steps take longer from some step on, to the end, and in what."""
     own = rank.ledger.of(*WORK)
-    if rank.ledger.width > 1 or len(own) < _ENOUGH:
-        return
-    if rank.ledger.of("cpu_queue").sum() >= _BUSY * rank.ledger.stepped:
-        return  # which varies by itself
-    at = _changed(own)
+    at = slower.since(rank.ledger)
     if at is None:
         return
     before = np.median(rank.ledger.causes[:at], 0).astype(np.int64)
@@ -285,37 +279,61 @@ def slower_since(_: Case, rank: Rank) -> Iterator[Finding]:
     after = np.median(rank.ledger.causes[at:], 0).astype(np.int64)
     cause = CAUSES[max(codes, key=lambda code: after[code] - before[code])]
     since = int(rank.ledger.group[at])
+    line = _slower_in(rank, cause, len(own), at)
     took, takes = (milliseconds(float(np.median(each))) for each in (own[:at], own[at:]))
     where = "between the phases" if cause == "other" else f"in {cause}"
     yield _finding(
         rank,
         "regression",
-        f"From step {since} on a step takes {takes} instead of {took}, most of it {where}",
+        (
+            f"Steps take longer and longer, {takes} in the later ones and {took} before"
+            if slower.grows(rank.ledger, at)
+            else f"From step {since} on a step takes {takes} instead of {took}"
+        )
+        + f", most of it {where}"
+        + ("" if line is None else f", in {line}"),
         "look at what changed there: the data, the schedule, what the loop does only later",
         int(more.sum()),
         share,
         cause,
         0.8,
+        line=line,
         steps=(since, int(rank.ledger.group[-1])),
     )
 
 
-def _changed(values: Numbers) -> int | None:
-    """Return from where on values are larger to the end; None: from nowhere.
+def _slower_in(rank: Rank, cause: str, count: int, at: int) -> str | None:
+    """Return the line of the function in which the later steps take longer; None: not known.
 
-    The place at which the means on both sides differ most, given how many there are on each. Of
-    those before and after, nearly all must be on their own side of the middle between the two.
+    Args:
+        rank: whose.
+        cause: of the ledger that takes longer.
+        count: of all steps.
+        at: how many of them are before.
     """
-    count = len(values)
-    margin = max(count // 10, _ENOUGH // 4)
-    sums = np.cumsum(np.minimum(values, 3 * np.median(values)))
-    at = np.arange(margin, count - margin)
-    first, last = sums[at - 1] / at, (sums[-1] - sums[at - 1]) / (count - at)
-    place = int(at[np.argmax((last - first) * np.sqrt(at * (count - at)))])
-    low, high = float(np.median(values[:place])), float(np.median(values[place:]))
-    middle = (low + high) / 2
-    apart = np.mean(values[:place] < middle), np.mean(values[place:] > middle)
-    return place if high >= _SLOWER * low and min(apart) >= _APART else None
+    rows = rank.lines.filter(
+        ~pl.col("worker"), pl.col("cause") == cause, pl.col("line").is_not_null()
+    )
+    sums = dict(rows.group_by("later").agg(pl.col("samples").sum()).iter_rows())
+    if sum(sums.values()) < _SAMPLES:
+        return None
+    # As many samples as a step has of a function, before and after.
+    weight = pl.when(pl.col("later")).then(1 / (count - at)).otherwise(-1 / at)
+    more = (
+        rows.with_columns(function_of("line").alias("of"))
+        .group_by("of")
+        .agg(
+            (pl.col("samples") * weight).sum().alias("more"),
+            pl.col("line").filter(pl.col("later")).first(),
+            pl.col("samples").filter(pl.col("later")).sum(),
+        )
+        .filter(pl.col("more") > 0)
+        .sort("more")
+    )
+    if not more.height or more["samples"][-1] < _SAMPLES // 2:
+        return None
+    found: str | None = more["line"][-1]
+    return found if more["more"][-1] >= _MOSTLY * float(more["more"].sum()) else None
 
 
 def slow_steps(_: Case, rank: Rank) -> Iterator[Finding]:

@@ -81,9 +81,7 @@ def _merged(found: Iterable[Finding]) -> list[Finding]:
     """Join what several ranks have in common: they lose the same time, at the same time."""
     together: dict[tuple[str, str | None], list[Finding]] = {}
     for finding in found:
-        where = None if finding.line is None else _LINE.sub(")", finding.line)
-        if finding.kind in _ANYWHERE:
-            where = None
+        where = None if finding.kind in _ANYWHERE else _function(finding.line)
         together.setdefault((finding.kind, where), []).append(finding)
     merged = []
     for several in together.values():
@@ -95,7 +93,7 @@ def _merged(found: Iterable[Finding]) -> list[Finding]:
 
 def _explained(found: list[Finding]) -> list[Finding]:
     """Leave out what another finding explains."""
-    found = _with_causes(found)
+    found = _since(_with_causes(found))
     uneven = any(one.kind == "uneven_exchange" for one in found)
     late = {rank for one in found if one.kind in _LATE for rank in one.ranks}
     lines = {one.line for one in found if one.kind in _OF_LINES and one.line}
@@ -126,6 +124,30 @@ def _explained(found: list[Finding]) -> list[Finding]:
             continue
         kept.append(one)
     return kept
+
+
+def _since(found: list[Finding]) -> list[Finding]:
+    """Join what a function does with the steps from which on it makes them longer."""
+    later = {
+        (one.ranks, one.phase, _function(one.line)): one
+        for one in found
+        if one.kind == "regression" and one.line is not None
+    }
+    joined: list[Finding] = []
+    taken: list[Finding] = []
+    for one in found:
+        slower = later.get((one.ranks, one.phase, _function(one.line)))
+        if one.kind in _OF_LINES and slower is not None:
+            problem = f"{one.problem}, from step {slower.since} on"
+            joined.append(
+                dataclasses.replace(one, problem=problem, since=slower.since, until=slower.until)
+            )
+            taken += [one, slower]
+    return [*joined, *(one for one in found if one not in taken)]
+
+
+def _function(line: str | None) -> str | None:
+    return None if line is None else _LINE.sub(")", line)
 
 
 def _with_causes(found: list[Finding]) -> list[Finding]:

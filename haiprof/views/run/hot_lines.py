@@ -31,6 +31,7 @@ LINES_SCHEMA: Final = {
     "blocked_by": pl.String(),
     "beside": pl.String(),
     "slow": pl.Boolean(),
+    "later": pl.Boolean(),
     "samples": pl.Int64(),
 }
 
@@ -49,6 +50,7 @@ def hot_lines(
     tree: Tree,
     charged: Ledger,
     slow: npt.NDArray[np.bool_],
+    since: int | None,
     pid: int | None,
     training: int | None,
 ) -> pl.DataFrame:
@@ -62,13 +64,14 @@ def hot_lines(
     and the innermost one pass through), ``state``, ``waits_in``, ``gil``, ``blocked_by`` (the line
     of another thread of the process, which had the GIL while this one waited), ``beside`` (the
     line of another thread that ran while this one waited), ``slow`` (whether the step is),
-    ``samples``.
+    ``later`` (whether it is one of those that take longer, to the end), ``samples``.
 
     Args:
         samples: of all threads, as :func:`haiprof.views.run.stacks.placed` gives them.
         tree: their nodes.
         charged: ledger of the process.
         slow: of each group of its steps.
+        since: number of the group from which on steps take longer; None: none do.
         pid: of the process itself, as its workers have others.
         training: kernel id of the thread that trains.
     """
@@ -110,6 +113,7 @@ def hot_lines(
                 for name, found in (("blocked_by", blocked), ("beside", beside))
             ),
             pl.Series("slow", is_slow),
+            pl.Series("later", group >= (len(charged.start) if since is None else since)),
         )
         parts.append(
             described.filter(pl.col("cause").is_not_null())

@@ -151,6 +151,35 @@ def test_steps_that_are_slower_from_some_step_on() -> None:
         assert kinds(rank(life(seldom=healthy), torch_lines(100))) == []
 
 
+def test_steps_that_take_longer_and_longer() -> None:
+    grows = {n: {"backward": 60.0 + n} for n in range(STEPS)}
+    (finding,) = found(rank(life(seldom=grows), torch_lines(100)))
+    assert finding.kind == "regression"
+    assert finding.problem.startswith("Steps take longer and longer, ")
+
+
+def test_where_later_steps_take_longer_is_known_from_stacks() -> None:
+    def sampled(before: int, after: int, text: str) -> list[dict[str, Any]]:
+        both = ((False, before), (True, after))
+        return [line("backward", n, text, later=late, gil=False, **TORCH) for late, n in both]
+
+    usual, new = sampled(60, 40, "Net.forward (/job/net.py:2)"), "Net.extra (/job/net.py:9)"
+    own = life(seldom={n: {"backward": 90.0} for n in range(60, STEPS)})
+    (finding,) = found(rank(own, [*usual, *sampled(0, 20, new)]))
+    assert (finding.kind, finding.line) == ("regression", new)
+    assert finding.problem.endswith(f"most of it in backward, in {new}")
+    (unknown,) = found(rank(own, [*usual, *sampled(0, 4, new)]))
+    assert (unknown.kind, unknown.line) == ("regression", None)
+
+
+def test_what_a_function_does_from_some_step_on_is_one_finding() -> None:
+    own = life(seldom={n: {"other": 31.0} for n in range(60, STEPS)})
+    sleeps = {"state": "waiting", "waits_in": "hrtimer_nanosleep", "gil": False}
+    (finding,) = found(rank(own, [line("other", 40, later=True, **sleeps), *torch_lines(100)]))
+    assert (finding.kind, finding.line, finding.since) == ("host_code", LINE, 60)
+    assert finding.problem.endswith(f"in {LINE}, from step 60 on")
+
+
 def test_a_slow_start_is_named_by_its_line() -> None:
     busy = [line("startup", 80), line("startup", 20, outer="importlib torch")]
     (finding,) = found(rank(life(startup=20_000), [*busy, *torch_lines(100)]))

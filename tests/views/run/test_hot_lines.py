@@ -38,7 +38,7 @@ def sampled(ms: float, node: int, thread: int = 7, samples: int = 1, **more: obj
     return {**row, **more}
 
 
-def hot(rows: list[Row], slow: tuple[int, ...] = ()) -> pl.DataFrame:
+def hot(rows: list[Row], slow: tuple[int, ...] = (), since: int | None = None) -> pl.DataFrame:
     """Return the lines of a life with steps of 10 ms from 10 to 60 ms, in forward but 1 ms each."""
     spans = [
         each
@@ -52,7 +52,7 @@ def hot(rows: list[Row], slow: tuple[int, ...] = ()) -> pl.DataFrame:
     tree = Tree(_table(schema.FRAMES, FRAMES))
     placed = rooted(_table(schema.STACKS, rows), tree)
     is_slow = np.isin(np.arange(5), slow)
-    found = views.hot_lines(placed, tree, life, is_slow, 1, 7)
+    found = views.hot_lines(placed, tree, life, is_slow, since, 1, 7)
     assert dict(found.schema) == views.LINES_SCHEMA
     return found
 
@@ -151,3 +151,8 @@ def test_samples_whose_moment_the_scheduler_chose_are_left_out_if_there_are_othe
 
     assert counts(30) == [30]
     assert counts(29) == [10, 29]
+
+
+def test_samples_of_steps_that_take_longer_to_the_end_are_marked() -> None:
+    rows = hot([sampled(15, 2), sampled(25, 2), sampled(35, 2)], since=1)
+    assert rows.select("later", "samples").sort("later").rows() == [(False, 1), (True, 2)]
