@@ -5,6 +5,7 @@ Tests: tests/findings/recorded/test_rules.py.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -44,9 +45,14 @@ _BUSY: Final = 0.10
 _WRITTEN: Final = "io.syscall_write.bytes_per_s"
 _NATIVE: Final = 0.2
 _MUCH: Final = 100_000
-#: Evaluation is no fault, unless it takes this share of the steps' time, in this share of them.
+#: Evaluation is no fault, unless it takes this share of the steps' time, in this share of them …
 _EVALUATES: Final = 0.10
 _OFTEN: Final = 0.05
+#: … or this share of the time, again and again.
+_EVALUATES_MUCH: Final = 0.20
+_AGAIN: Final = 5
+#: The line in the text of a frame.
+_NUMBER: Final = r":\d+\)"
 #: Characters of torch's reason for compiling again.
 _REASON: Final = 160
 _SAVE_LATER: Final = (
@@ -100,9 +106,11 @@ def checkpoints(_: Case, rank: Rank) -> Iterator[Finding]:
 def evaluations(_: Case, rank: Rank) -> Iterator[Finding]:
     """Say that training stops to evaluate, time and again."""
     part = rank.ledger.of("evaluation")
-    often = np.count_nonzero(part) >= _OFTEN * len(part)
+    times = np.count_nonzero(part)
     share = rank.share(part)
-    if not often or share.share < _EVALUATES or share.low < LEAST:
+    often = times >= _OFTEN * len(part) and share.share >= _EVALUATES
+    much = times >= _AGAIN and share.share >= _EVALUATES_MUCH
+    if not (often or much) or share.low < LEAST:
         return
     rows = rank.lines.filter(~pl.col("worker"), pl.col("cause") == "evaluation")
     hot = next(iter(functions(rows, int(rows["samples"].sum()))), None)
@@ -110,7 +118,7 @@ def evaluations(_: Case, rank: Rank) -> Iterator[Finding]:
         rank,
         "logging",
         "Training stops to evaluate, in "
-        f"{np.count_nonzero(part)} of {len(part)} steps" + (f", in {hot.line}" if hot else ""),
+        f"{times} of {len(part)} steps" + (f", in {hot.line}" if hot else ""),
         "evaluate less often, on fewer batches, or in a process of its own",
         int(part.sum()),
         share,
@@ -221,9 +229,9 @@ def _saving(rank: Rank, hot: Hot) -> int:
 
 
 def _passes(function: str) -> pl.Expr:
-    """Whether a path passes through a function."""
-    without_lines = pl.col("path").fill_null("").str.replace_all(r":\d+\)", ")")
-    return without_lines.str.contains(function, literal=True)
+    """Whether a path passes through a function, or through one of its lines."""
+    without_lines = pl.col("path").fill_null("").str.replace_all(_NUMBER, ")")
+    return without_lines.str.contains(re.sub(_NUMBER, ")", function), literal=True)
 
 
 def other_threads(_: Case, rank: Rank) -> Iterator[Finding]:

@@ -85,10 +85,9 @@ def hot_lines(
     parts = [pl.DataFrame(schema=LINES_SCHEMA)]
     for worker, some in ((False, own), (True, workers)):
         expanded = _expanded(some)
-        cause = charged.cause_at(expanded["start"].to_numpy())
-        at_random = _at_any_moment(expanded["state"], cause == CODE["startup"])
-        expanded, cause = expanded.filter(pl.Series(at_random)), cause[at_random]
         times = expanded["start"].to_numpy()
+        cause = charged.cause_at(times)
+        expanded = expanded[_at_any_moment(times, expanded["state"], cause).tolist()]
         nobody: list[str | None] = [None] * len(times)
         blocked = nobody if worker else _others(times, with_gil, names, "a library")
         beside = nobody if worker else _others(times, running, names)
@@ -187,21 +186,42 @@ def _expanded(samples: pl.DataFrame) -> pl.DataFrame:
     return rows.with_columns(pl.Series("start", rows["start"].to_numpy() + ordinal * period))
 
 
-def _at_any_moment(state: pl.Series, starting: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Say of which samples the scheduler did not choose the moment, where these are enough.
+def _at_any_moment(
+    times: Numbers, state: pl.Series, cause: npt.NDArray[np.integer]
+) -> npt.NDArray[np.intp]:
+    """Return which sample says what a thread did at the time of each: mostly itself.
 
     A thread that is ready to run gave its CPU to whoever sampled it: often at the end of a system
-    call, which would look as if it took long.
+    call, which would look as if it took long. The nearest sample of the same cause that was taken
+    while it ran stands for it, if there are enough of these. The start is looked at apart.
 
     Args:
-        state: of each sample.
-        starting: whether it is of the start, which is looked at apart from what follows.
+        times: of each sample, ns UTC.
+        state: of each.
+        cause: code of each.
     """
-    kept: npt.NDArray[np.bool_] = (state.cast(pl.String) != "ready").to_numpy()
+    found = np.arange(len(times))
+    texts = state.cast(pl.String).to_numpy()
+    ready, runs = texts == "ready", texts == "running"
+    starting = cause == CODE["startup"]
     for part in (starting, ~starting):
-        if np.count_nonzero(kept & part) < _ENOUGH:
-            kept = kept | part
-    return kept
+        if np.count_nonzero(runs & part) < _ENOUGH:
+            continue
+        for code in np.unique(cause[ready & part]):
+            known = np.flatnonzero(runs & (cause == code))
+            if len(known):
+                unknown = np.flatnonzero(ready & (cause == code))
+                known = known[np.argsort(times[known], kind="stable")]
+                found[unknown] = known[_nearest(times[known], times[unknown])]
+    return found
+
+
+def _nearest(sorted_times: Numbers, times: Numbers) -> npt.NDArray[np.intp]:
+    """Return the places of the sorted times that are nearest to others."""
+    at = np.clip(np.searchsorted(sorted_times, times), 0, len(sorted_times) - 1)
+    before = np.maximum(at - 1, 0)
+    closer = np.abs(sorted_times[before] - times) <= np.abs(sorted_times[at] - times)
+    return np.where(closer, before, at)
 
 
 def _others(
@@ -212,9 +232,7 @@ def _others(
         return [None] * len(times)
     others = others.sort("start")
     start, rows = others["start"].to_numpy(), others["row"].to_numpy()
-    at = np.clip(np.searchsorted(start, times), 0, len(start) - 1)
-    before = np.maximum(at - 1, 0)
-    nearer = np.where(np.abs(start[before] - times) <= np.abs(start[at] - times), before, at)
+    nearer = _nearest(start, times)
     close = np.abs(start[nearer] - times) <= _AT_ONCE
     return [
         names.line(int(rows[place])) or unnamed if near else None

@@ -62,14 +62,17 @@ def test_a_seldom_checkpoint_counts_when_it_costs_enough() -> None:
     assert kinds(rank(life(seldom={50: {"save": 100.0}}), torch_lines(100))) == []
 
 
-def test_what_a_job_does_around_its_checkpoint_belongs_to_it() -> None:
+@pytest.mark.parametrize("trains", ["main (/job/train.py:7)", "save (/job/train.py:30)"])
+def test_what_a_job_does_around_its_checkpoint_belongs_to_it(trains: str) -> None:
+    """Also if one line of the job calls all that is done, as one does that calls a Trainer."""
     save = "save (/job/train.py:30)"
-    path = f"main (/job/train.py:7);{save}"
+    path = save if trains == save else f"{trains};{save}"
     own = line("other", 12, save, path=path, state="uninterruptible", waits_in="jbd2_log_wait",
                gil=False)  # fmt: skip
     torchs = line("save", 20, save, path=path, **TORCH)
     seldom = {n: {"save": 800.0, "other": 480.0} for n in (30, 60, 90)}
-    (finding,) = found(rank(life(seldom=seldom), [own, torchs, *torch_lines(100)]))
+    trained = line("forward", 100, trains, path=trains, gil=False, **TORCH)
+    (finding,) = found(rank(life(seldom=seldom), [own, torchs, trained]))
     assert (finding.kind, finding.line) == ("blocking_checkpoint", save)
     assert finding.lost_ns == pytest.approx((3 * (800 + 480) + 97) * MS, rel=0.01)
 
@@ -370,14 +373,17 @@ def test_packets_that_are_lost_are_why_communication_takes_long() -> None:
 
 
 def test_evaluation_is_a_fault_only_if_it_is_frequent_and_long() -> None:
-    def evaluating(every: int, ms: float) -> list[str]:
-        own = life(seldom={n: {"eval": ms} for n in range(0, STEPS, every)})
+    def evaluating(every: int, ms: float, steps: int = STEPS) -> list[str]:
+        own = life(seldom={n: {"eval": ms} for n in range(0, steps, every)}, steps=steps)
         lines = [*torch_lines(80), line("evaluation", 20, "judge (/job/train.py:70)")]
         return [f"{each.kind} {each.line}" for each in found(rank(own, lines))]
 
     assert evaluating(5, 100) == ["logging judge (/job/train.py:70)"]
     assert evaluating(50, 3000) == []
     assert evaluating(5, 40) == []
+    # After each of its epochs.
+    assert evaluating(40, 2000, 400) == ["logging judge (/job/train.py:70)"]
+    assert evaluating(40, 500, 400) == []
 
 
 def test_threads_that_communicate_and_have_no_cpu() -> None:

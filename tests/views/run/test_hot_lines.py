@@ -117,13 +117,27 @@ def test_what_another_thread_does_while_one_waits_is_known() -> None:
     assert row["beside"] is None
 
 
-def test_samples_whose_moment_the_scheduler_chose_count_where_there_are_no_others() -> None:
-    """Of the start nearly all are, and of the steps a few."""
-    start = [sampled(n / 5, 2, state="ready") for n in range(40)]
-    steps = [sampled(12 + n / 8, 2) for n in range(40)]
-    few = [sampled(12.1 + n, 3, state="ready") for n in range(5)]
-    rows = hot([*start, *steps, *few]).group_by("cause", "function").agg(pl.col("samples").sum())
-    assert sorted(rows.rows()) == [("forward", "Net.forward", 40), ("startup", "Net.forward", 40)]
+def ready(ms: float, node: int) -> Row:
+    return sampled(ms, node, state="ready")
+
+
+def test_a_sample_that_ran_stands_for_those_whose_moment_the_scheduler_chose() -> None:
+    """There are as many samples as before, and those that wait are not more of them."""
+    runs = [sampled(12 + n / 8, 2) for n in range(40)]
+    waits = [sampled(12 + n / 8, 4, state="waiting", gil=0) for n in range(20)]
+    rows = hot([*runs, *waits, *(ready(12 + n / 8, 3) for n in range(30))])
+    by_function = rows.group_by("function").agg(pl.col("samples").sum())
+    assert dict(by_function.rows()) == {"Net.forward": 70, "loads": 20}
+
+
+def test_of_the_start_and_where_too_few_ran_they_count_as_they_are() -> None:
+    start = [ready(n / 5, 3) for n in range(40)]
+    rows = hot([*start, *(sampled(12 + n / 8, 2) for n in range(40))])
+    assert dict(rows.select("cause", "function").rows()) == {
+        "startup": "relu", "forward": "Net.forward",
+    }  # fmt: skip
+    few = hot([*(sampled(12 + n / 8, 2) for n in range(9)), ready(15, 3)])
+    assert dict(few.select("function", "samples").rows()) == {"Net.forward": 9, "relu": 1}
 
 
 def test_processes_of_the_loader_are_workers_and_have_the_cause_of_the_rank() -> None:
@@ -141,16 +155,6 @@ def test_samples_of_slow_steps_are_marked() -> None:
 def test_what_is_outside_of_the_life_is_left_out() -> None:
     assert hot([sampled(-5, 2), sampled(75, 2), sampled(10**9, 2)]).height == 0
     assert hot([]).height == 0
-
-
-def test_samples_whose_moment_the_scheduler_chose_are_left_out_if_there_are_others() -> None:
-    def counts(running: int) -> list[int]:
-        rows = [sampled(11 + n * 0.2, 3) for n in range(running)]
-        rows += [sampled(12 + n * 0.2, 2, state="ready") for n in range(10)]
-        return sorted(hot(rows)["samples"].to_list())
-
-    assert counts(30) == [30]
-    assert counts(29) == [10, 29]
 
 
 def test_samples_of_steps_that_take_longer_to_the_end_are_marked() -> None:
