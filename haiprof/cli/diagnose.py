@@ -14,6 +14,7 @@ from haiprof.cli.report import open_run, say_problems
 from haiprof.common.choices import quoted
 from haiprof.common.numbers import milliseconds, percent
 from haiprof.common.printable import printable
+from haiprof.common.rank_names import ranks_named
 from haiprof.errors import HaiprofError
 from haiprof.sources.own import created_ns, runs_in
 
@@ -122,7 +123,8 @@ def _lines(opened: Analyzer, found: Sequence[Finding], good: Analyzer | None) ->
         return [*lines, _nothing(opened)]
     for number, finding in enumerate(found[:_MOST], 1):
         lines.append(f"{number}. {finding.sentence()}")
-        lines.append(f"   {finding.kind}{_who(finding)}{_sure(finding)}")
+        who = f", {ranks_named(finding.ranks)}" if finding.ranks else ""
+        lines.append(f"   {finding.kind}{who}{_sure(finding)}")
         for each in finding.evidence:
             first, *rest = _figure(each).splitlines()
             lines += [f"   evidence: {first}", *(f"             {line}" for line in rest)]
@@ -136,14 +138,6 @@ def _nothing(opened: Analyzer) -> str:
     if not ledger.height:
         return "Nothing was recorded that time could be charged to"
     return "Nothing costs as much as 5 % of the time for certain"
-
-
-def _who(finding: Finding) -> str:
-    ranks = finding.ranks
-    if not ranks:
-        return ""
-    shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if ranks[8:] else "")
-    return f", rank {shown}" if len(ranks) == 1 else f", ranks {shown}"
 
 
 def _sure(finding: Finding) -> str:

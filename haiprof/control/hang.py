@@ -17,6 +17,7 @@ from typing import Any, Final
 from haiprof import _core
 from haiprof.common.frame_texts import frame_text, in_package
 from haiprof.common.process_life import process_is_alive
+from haiprof.common.rank_names import ranks_named
 from haiprof.common.wait_graph import MOST_RANKS, Group, Rank, Stuck, Wait, stuck
 from haiprof.control.find import Found, python_below
 from haiprof.control.stacks import Looked as Stacks
@@ -389,7 +390,9 @@ def _words(thread: Thread) -> tuple[str, str | None]:
 def _of_waiting(found: Stuck, doing: Mapping[int, Doing]) -> Hang:
     lasts = found.wait.age_s
     which, several = str(found.wait), len(found.waiting) > 1
-    for_long = f"{_who(found.waiting)} {'have' if several else 'has'} waited for {lasts:.0f} s"
+    for_long = (
+        f"{ranks_named(found.waiting)} {'have' if several else 'has'} waited for {lasts:.0f} s"
+    )
     culprits = tuple(doing[number] for number in found.culprits if number in doing)
     kind = found.kind
     if kind == "collective_mismatch":
@@ -409,14 +412,16 @@ def _of_waiting(found: Stuck, doing: Mapping[int, Doing]) -> Hang:
         problem = f"All ranks have come to {which}, and it does not end; {for_long}"
         advice = "look at the network between them: links that are down, firewalls, a switch"
     else:
-        problem = f"{_who(found.culprits).capitalize()} never came to {which}; {for_long}"
+        problem = f"{ranks_named(found.culprits).capitalize()} never came to {which}; {for_long}"
         kind, advice = _why_absent(culprits)
         unrecorded = [number for number in found.missing if number in doing]
         missing = [number for number in found.missing if number not in doing]
         if unrecorded:
-            problem += f"; {_who(unrecorded)} {_are(unrecorded)} not recorded, and may have come"
+            problem += (
+                f"; {ranks_named(unrecorded)} {_are(unrecorded)} not recorded, and may have come"
+            )
         if missing:
-            problem += f"; no process of {_who(missing)} was found"
+            problem += f"; no process of {ranks_named(missing)} was found"
             advice = (
                 "if they run on other hosts, look there as well (--nodes); else they have ended"
             )
@@ -455,8 +460,10 @@ def _of_stacks(doing: Mapping[int, Doing], world_size: int | None) -> Hang | Non
         if absent:
             there = tuple(doing[n] for n in absent if n in doing)
             missing = tuple(n for n in absent if n not in doing)
-            problem = f"{_who(at_start).capitalize()} {_wait(at_start)} for the others to join"
-            problem += f"; no process of {_who(missing)} was found" if missing else ""
+            problem = (
+                f"{ranks_named(at_start).capitalize()} {_wait(at_start)} for the others to join"
+            )
+            problem += f"; no process of {ranks_named(missing)} was found" if missing else ""
             problem += "".join(f"; rank {one.rank} {one.does}" for one in there[:3])
             advice = (
                 "find out why those have not started: the launcher's log, MASTER_ADDR, the port"
@@ -465,7 +472,7 @@ def _of_stacks(doing: Mapping[int, Doing], world_size: int | None) -> Hang | Non
     if at_end and len(at_end) < len(doing):
         rest = tuple(sorted(n for n in doing if n not in at_end))
         there = tuple(doing[n] for n in rest)
-        problem = f"{_who(at_end).capitalize()} {_wait(at_end)} at the end of the job"
+        problem = f"{ranks_named(at_end).capitalize()} {_wait(at_end)} at the end of the job"
         problem += "".join(f"; rank {one.rank} {one.does}" for one in there[:3])
         advice = "have all ranks leave together: a barrier() before destroy_process_group()"
         return Hang("teardown_hang", problem, advice, rest, tuple(at_end), 0.0, there)
@@ -490,10 +497,3 @@ def _brief(asked: Mapping[int, str]) -> list[tuple[int, str]]:
     for number in sorted(asked):
         first.setdefault(asked[number], number)
     return [(number, what) for what, number in first.items()][:4]
-
-
-def _who(numbers: Sequence[int]) -> str:
-    if len(numbers) == 1:
-        return f"rank {numbers[0]}"
-    named = ", ".join(map(str, numbers[:8]))
-    return f"ranks {named}" + (f" and {len(numbers) - 8} more" if len(numbers) > 8 else "")

@@ -7,6 +7,7 @@ from typing import Final
 
 from haiprof.common.hang_files import Hang
 from haiprof.common.numbers import milliseconds
+from haiprof.common.rank_names import ranks_named
 from haiprof.common.wait_graph import Stuck
 from haiprof.findings.finding import Evidence, Finding
 
@@ -62,8 +63,8 @@ def never_came(found: Stuck, line: str | None) -> str:
     """
     at = "" if line is None else f"; rank {found.culprits[0]} was at {line}"
     return (
-        f"{_who(found.culprits).capitalize()} never came to {found.wait}; {_who(found.waiting)} "
-        f"waited for {milliseconds(found.wait.age_s * 1e9)}{at}"
+        f"{ranks_named(found.culprits).capitalize()} never came to {found.wait}; "
+        f"{ranks_named(found.waiting)} waited for {milliseconds(found.wait.age_s * 1e9)}{at}"
     )
 
 
@@ -85,8 +86,3 @@ def timed_out(found: Stuck, line: str | None) -> Finding:
         command="haiprof report",
         ended=True,
     )
-
-
-def _who(ranks: Sequence[int]) -> str:
-    shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if ranks[8:] else "")
-    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"
