@@ -40,7 +40,7 @@ def show_hang(target: str | None, least_s: float, hosts: Sequence[str], *, as_js
         elif complete:
             say(f"{target}: no Python process on {where} runs it; see haiprof ps")
         return NOBODY if complete else NOT_ALL
-    jobs = {run: verdict(ranks) for run, ranks in by_run(looked).items()}
+    jobs = {run: verdict(ranks, least_s) for run, ranks in by_run(looked).items()}
     if as_json:
         documents = [_document(run, seen) for run, seen in jobs.items()]
         form = {"format": "haiprof-hang", "version": "1.0", "jobs": documents}
@@ -59,6 +59,7 @@ def _document(run: str, seen: Seen) -> dict[str, object]:
     return {
         "run": run,
         "hang": None if seen.hang is None else seen.hang.as_json(),
+        "held": seen.held or None,
         "longest_wait_s": seen.longest_s,
         "problems": seen.problems,
     }
@@ -68,7 +69,7 @@ def lines(seen: Seen) -> list[str]:
     """Return what to print."""
     hang = seen.hang
     if hang is None:
-        waits = (
+        waits = seen.held or (
             "no rank is blocked in a collective"
             if seen.longest_s is None
             else f"the longest that a rank has waited for another one is {seen.longest_s:.1f} s"

@@ -17,6 +17,7 @@ _LAUNCHERS: Final = (
 #: Ranks of a node, not of its processes: any of the above takes precedence.
 _OF_NODES: Final = (("RANK", "LOCAL_RANK", "WORLD_SIZE"), ("MARSV2_RANK", "", "WORLD_SIZE"))
 _ATTEMPT: Final = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
+_LOCAL_SIZE: Final = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 _JOB: Final = (
     "HAIPROF_TASK_ID",
     "MARSV2_TASK_ID",
@@ -36,6 +37,8 @@ class Placement(NamedTuple):
     job: str | None
     #: A launcher gave the rank; otherwise this is a single process and rank 0.
     launched: bool
+    #: How many of the job's processes are on this node.
+    local_world_size: int | None = None
 
 
 def placement(environment: Mapping[str, str] | None = None) -> Placement:
@@ -69,6 +72,7 @@ def placement(environment: Mapping[str, str] | None = None) -> Placement:
         attempt=first(_ATTEMPT) or 0,
         job=next((environ[n] for n in _JOB if environ.get(n)), None) or _rendezvous(environ),
         launched=rank is not None,
+        local_world_size=first(_LOCAL_SIZE),
     )
 
 

@@ -39,6 +39,16 @@ def parent_of(pid: int) -> int:
     return 0 if fields is None else int(fields[1])
 
 
+def tracer_of(pid: int) -> int:
+    """Return the process that traces one, as a debugger does; 0: none, or not known."""
+    with contextlib.suppress(OSError, ValueError):
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+        for line in status.splitlines():
+            if line.startswith("TracerPid:"):
+                return int(line.split()[1])
+    return 0
+
+
 def _stat(pid: int) -> list[str] | None:
     """Return ``/proc/<pid>/stat`` from field 3 on; the name before may hold spaces and brackets."""
     try:

@@ -1,13 +1,12 @@
-"""Why a job hangs: which rank keeps the others waiting, and what that one does.
+"""Why a job hangs: which rank keeps the others waiting, or gets no further itself, and why.
 
-How far communication has come is in the rings of the ranks, which need nobody to answer; what a
+How far a rank and its communication have come is in its ring, which needs nobody to answer; what a
 rank does is in its stacks, read from outside.
-
-Tests: tests/cli/test_hang.py.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 from collections.abc import Mapping, Sequence
@@ -15,8 +14,9 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from haiprof import _core
+from haiprof.common.advance import Advance, Standing
 from haiprof.common.frame_texts import frame_text, in_package
-from haiprof.common.process_life import process_is_alive
+from haiprof.common.process_life import process_is_alive, tracer_of
 from haiprof.common.rank_names import ranks_named
 from haiprof.common.wait_graph import MOST_RANKS, Group, Rank, Stuck, Wait, stuck
 from haiprof.control.find import Found, python_below
@@ -33,9 +33,26 @@ _RENDEZVOUS: Final = (
     "next_rendezvous",
 )  # fmt: skip
 _TEARDOWN: Final = ("destroy_process_group", "_shutdown_backend", "_abort_process_group")
+#: In these the main thread of a process that ends waits for its threads and processes.
+_AT_EXIT: Final = ("_shutdown", "_python_exit", "_exit_function")
 _LOADER: Final = "torch/utils/data/dataloader.py"
 _WORKER: Final = "torch/utils/data/_utils/worker.py"
 _LOCKS: Final = ("threading.py", "multiprocessing/synchronize.py", "queue.py")
+_DEBUGGERS: Final = ("/pdb.py", "/bdb.py", "/pydevd.py", "/pydevd_frame.py", "/debugpy/")
+_DEBUGGED: Final = "debugged"
+#: Programs that wait for requests, or for their user, get no further without these.
+_SERVES: Final = ("/asyncio/", "/socketserver.py", "/ipykernel/", "/IPython/", "/code.py")
+#: Whoever is busy, or in one of these, is late for so many times longer before that is a hang:
+#: evaluation, checkpoints, compilation.
+PATIENCE: Final = 10
+_LONG_WORK: Final = (
+    "torch/serialization.py", "torch/distributed/checkpoint/", "torch/_dynamo/", "torch/_inductor/",
+    "torch/_functorch/", "subprocess.py", "multiprocessing/", "concurrent/futures/", "socket.py",
+    "ssl.py", "shutil.py",
+)  # fmt: skip
+#: Getting no further is no hang before it lasts this many times as long as it ever did.
+_LONGER: Final = 2.0
+_TAKE: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +62,16 @@ class Doing:
     Attributes:
         rank: its number.
         pid: of its process.
-        state: ``running``, ``waiting``, ``uninterruptible``, ``stopped``; empty: not known.
+        state: ``running``, ``waiting``, ``uninterruptible``, ``stopped``, ``debugged`` (it is at a
+            breakpoint, or a debugger has stopped it); empty: not known.
         does: in words, after "it".
         line: of the job's own code, ``function (file:line)``; None: none is on its stack.
         stack: of its main thread, the innermost frame first.
         worker: where it waits for its DataLoader: the same of a worker that loads, down to what
-            torch calls; empty: none does, or there are none.
+            torch calls; where it ends: of a thread that does not; empty: there is none.
         lasts: whether it was there a second before, too.
         host: where it runs; empty: here.
+        leaves: whether it has ended its program, and waits for its threads and processes.
     """
 
     rank: int
@@ -64,6 +83,14 @@ class Doing:
     lasts: bool = False
     host: str = ""
     worker: tuple[str, ...] = ()
+    leaves: bool = False
+
+    @property
+    def works(self) -> bool:
+        """Whether it does something that may take long."""
+        return self.state == "running" or any(
+            path in frame for frame in self.busy_in for path in _LONG_WORK
+        )
 
     @property
     def busy_in(self) -> tuple[str, ...]:
@@ -109,6 +136,7 @@ class Looked:
         longest_s: for how long it has waited, whatever lasts; None: it does not.
         doing: what it does.
         world_size: how many ranks there are to be; None: the launcher did not say.
+        standing: for how long it has got no further; None: it is not recorded, or begins.
         problem: why it could not be read; empty: it could.
     """
 
@@ -118,6 +146,7 @@ class Looked:
     longest_s: float | None
     doing: Doing
     world_size: int | None
+    standing: Standing | None = None
     problem: str = ""
 
     def as_json(self) -> dict[str, Any]:
@@ -138,8 +167,10 @@ class Looked:
             progress = Rank(groups, [Wait(**one) for one in progress["waits"]])
         doing = {**given["doing"], "host": host}
         doing |= {name: tuple(doing[name]) for name in ("stack", "worker")}
+        standing = given["standing"] and Standing(*given["standing"])
         problem = f"{host}: {given['problem']}" if given["problem"] else ""
-        return cls(**{**given, "progress": progress, "doing": Doing(**doing), "problem": problem})
+        known = {"progress": progress, "doing": Doing(**doing), "standing": standing}
+        return cls(**{**given, **known, "problem": problem})
 
 
 @dataclass(slots=True)
@@ -149,12 +180,14 @@ class Seen:
     Attributes:
         doing: what each rank does, by its number.
         hang: why it hangs; None: it does not, or nobody knows.
+        held: where it stands because of a debugger: the same as a sentence; else empty.
         longest_s: for how long a rank has waited for others; None: none waits.
         problems: of processes that could not be read, a line each.
     """
 
     doing: dict[int, Doing] = field(default_factory=dict)
     hang: Hang | None = None
+    held: str = ""
     longest_s: float | None = None
     problems: list[str] = field(default_factory=list)
 
@@ -181,6 +214,12 @@ def look_at_ranks(ranks: Sequence[Found], least_s: float) -> list[Looked]:
     time.sleep(_BETWEEN_S)
     after, stacks = _waits(ranks), look_at(those)
     loading = _loading(ranks, stacks)
+    standing = {
+        process.pid: stands
+        for process in ranks
+        for reader in itertools.islice(rings_of(process), 1)
+        if (stands := _standing(reader)) is not None
+    }
     found = []
     for process, then, one in zip(ranks, earlier_stacks, stacks, strict=True):
         header, now = after.get(process.pid, ({}, None))
@@ -194,11 +233,13 @@ def look_at_ranks(ranks: Sequence[Found], least_s: float) -> list[Looked]:
                 rank,
                 None if now is None else _lasting(now, earlier, least_s),
                 None if now is None else max((wait.age_s for wait in now.waits), default=None),
-                _with_worker(
+                _waiting_for(
                     _doing(process, rank, one, lasts=_stack(then) == _stack(one)),
+                    one,
                     loading.get(process.pid),
                 ),
                 header.get("world_size") or process.place.world_size,
+                standing.get(process.pid),
                 f"{one.label}: {one.problem}" if one.problem else "",
             )
         )
@@ -216,11 +257,12 @@ def by_run(looked: Sequence[Looked]) -> dict[str, list[Looked]]:
     return {run: list(ranks.values()) for run, ranks in found.items()}
 
 
-def verdict(looked: Sequence[Looked], *, known: bool = False) -> Seen:
+def verdict(looked: Sequence[Looked], least_s: float = LEAST_S, *, known: bool = False) -> Seen:
     """Say why a job hangs, if it does; these are its ranks, as :func:`by_run` gives them.
 
     Args:
         looked: the ranks of one job.
+        least_s: what lasts less is no hang, s.
         known: only by waits that have not ended for certain.
     """
     seen = Seen({one.rank: one.doing for one in looked})
@@ -238,7 +280,9 @@ def verdict(looked: Sequence[Looked], *, known: bool = False) -> Seen:
     if found is not None:
         seen.hang = _of_waiting(found, seen.doing)
     else:
-        seen.hang = _of_stacks(seen.doing, world_size)
+        seen.hang = _of_stacks(looked, world_size) or _of_standing(looked, least_s)
+    if seen.hang is not None and any(one.state == _DEBUGGED for one in seen.hang.culprits):
+        seen.held, seen.hang = seen.hang.problem, None
     return seen
 
 
@@ -276,6 +320,17 @@ def _progress(ring: _core.RingReader) -> Rank:
     return Rank(known, sorted(waits, key=lambda wait: -wait.age_s))
 
 
+def _standing(ring: _core.RingReader) -> Standing | None:
+    """Return for how long a process has got no further, as far as its ring goes back."""
+    advance = Advance()
+    with contextlib.suppress(ValueError):
+        while ring.take(_TAKE):
+            advance.read(ring.rows().get("spans", {}))
+            ring.clear()
+    offset_ns = ring.utc_offset_ns
+    return None if offset_ns is None else advance.standing(time.monotonic_ns() + offset_ns)
+
+
 def _lasting(rank: Rank, before: Rank | None, least_s: float) -> Rank:
     """Return a rank with the waits that last, and did at the look before."""
     earlier = {(w.group, w.sequence, w.operation) for w in before.waits} if before else set()
@@ -308,7 +363,25 @@ def _doing(process: Found, rank: int, one: Stacks, *, lasts: bool) -> Doing:
         alive = process_is_alive(one.pid, process.start_time)
         does = (one.problem or "runs no Python") if alive else "has ended"
         return Doing(rank, one.pid, state, does, None, ())
-    return Doing(rank, one.pid, main.state, *_words(main), _stack(one), lasts)
+    state, (does, line) = main.state, _words(main)
+    held = _held_by(main)
+    if held:
+        state, does = _DEBUGGED, held + ("" if line is None else f", at {line}")
+    doing = Doing(rank, one.pid, state, does, line, _stack(one), lasts)
+    return replace(doing, leaves=True) if _leaves(main) else doing
+
+
+def _held_by(main: Thread) -> str:
+    """Say which debugger holds a process; empty: none does."""
+    above = itertools.takewhile(lambda f: in_package(f.function, f.file) is not None, main.frames)
+    if any(path in frame.file for frame in above for path in _DEBUGGERS):
+        return "is at a breakpoint"
+    tracer = tracer_of(main.thread) if main.state == "stopped" else 0
+    return f"is stopped by a debugger (pid {tracer})" if tracer else ""
+
+
+def _leaves(main: Thread) -> bool:
+    return not main.cut and bool(main.frames) and main.frames[-1].function in _AT_EXIT
 
 
 def _loading(processes: Sequence[Found], looked: Sequence[Stacks]) -> dict[int, Thread]:
@@ -333,20 +406,35 @@ def _loads(worker: Stacks) -> Thread | None:
     main = _main(worker)
     if main is None:
         return None
+    if main.state == "stopped":
+        return main
     # Below that are the frames of whoever forked it.
     frames = itertools.takewhile(lambda frame: not frame.file.endswith(_WORKER), main.frames)
     loads = replace(main, frames=tuple(frames))
     return None if _line(loads) is None else loads
 
 
-def _with_worker(doing: Doing, worker: Thread | None) -> Doing:
+def _waiting_for(doing: Doing, one: Stacks, worker: Thread | None) -> Doing:
+    """Return what a rank does with what it waits for: its loader's worker, or a thread at its end.
+
+    Args:
+        doing: what its main thread does.
+        one: its threads.
+        worker: that loads, if it waits for its DataLoader.
+    """
+    if worker is not None:
+        waits = f"waits for its DataLoader, whose worker (pid {worker.thread})"
+    elif doing.leaves:
+        others = (thread for thread in one.threads if thread.thread != one.pid)
+        worker = next((thread for thread in others if _line(thread) is not None), None)
+        waits = "waits at its end for a thread that"
     if worker is None:
-        return doing
+        return replace(doing, does="waits at its end") if doing.leaves else doing
     does, line = _words(worker)
     return replace(
         doing,
         state=worker.state,
-        does=f"waits for its DataLoader, whose worker (pid {worker.thread}) {does}",
+        does=f"{waits} {does}",
         line=line,
         worker=tuple(frame_text(*frame) for frame in worker.frames),
     )
@@ -451,10 +539,14 @@ def _is_in(one: Doing, functions: Sequence[str]) -> bool:
     return one.lasts and any(name in functions for name in names)
 
 
-def _of_stacks(doing: Mapping[int, Doing], world_size: int | None) -> Hang | None:
+def _of_stacks(looked: Sequence[Looked], world_size: int | None) -> Hang | None:
     """Return why ranks wait that have no group yet, or none any more; None: they do not."""
+    doing = {one.rank: one.doing for one in looked}
     at_start = sorted(number for number, one in doing.items() if _is_in(one, _RENDEZVOUS))
-    at_end = sorted(number for number, one in doing.items() if _is_in(one, _TEARDOWN))
+    at_end = sorted(
+        number for number, one in doing.items()
+        if _is_in(one, _TEARDOWN) or (one.leaves and one.lasts)
+    )  # fmt: skip
     if at_start and world_size is not None and world_size <= MOST_RANKS:
         absent = tuple(n for n in range(world_size) if n not in at_start)
         if absent:
@@ -469,14 +561,66 @@ def _of_stacks(doing: Mapping[int, Doing], world_size: int | None) -> Hang | Non
                 "find out why those have not started: the launcher's log, MASTER_ADDR, the port"
             )
             return Hang("rendezvous", problem, advice, absent, tuple(at_start), 0.0, there)
-    if at_end and len(at_end) < len(doing):
-        rest = tuple(sorted(n for n in doing if n not in at_end))
-        there = tuple(doing[n] for n in rest)
-        problem = f"{ranks_named(at_end).capitalize()} {_wait(at_end)} at the end of the job"
+    if at_end:
+        stood = [one.standing.age_s for one in looked if one.rank in at_end and one.standing]
+        # Who has ended, or runs no Python any more, keeps nobody.
+        rest = [
+            n for n, one in sorted(doing.items()) if n not in at_end and (one.stack or one.state)
+        ]
+        held = [n for n in at_end if doing[n].worker] or at_end
+        culprits = tuple(rest or held)
+        there = tuple(doing[n] for n in culprits)
+        waiting = tuple(n for n in at_end if n not in culprits)
+        which = at_end if rest else held
+        do = "does not end" if len(which) == 1 else "do not end"
+        do = f"{_wait(which)} at the end of the job" if rest else do
+        problem = f"{ranks_named(which).capitalize()} {do}"
         problem += "".join(f"; rank {one.rank} {one.does}" for one in there[:3])
-        advice = "have all ranks leave together: a barrier() before destroy_process_group()"
-        return Hang("teardown_hang", problem, advice, rest, tuple(at_end), 0.0, there)
+        advice = (
+            "have all ranks leave together: a barrier() before destroy_process_group()"
+            if rest
+            else "end what it waits for: join threads, or have them be daemons"
+        )
+        lasts_s = max(stood, default=0.0)
+        return Hang("teardown_hang", problem, advice, culprits, waiting, lasts_s, there)
     return None
+
+
+def _of_standing(looked: Sequence[Looked], least_s: float) -> Hang | None:
+    """Return why processes get no further that communicate with no others; None: they do."""
+    known = [one.progress for one in looked if one.progress is not None]
+    if any(group.size > 1 for progress in known for group in progress.groups.values()):
+        return None
+    stands = {one.rank: one for one in looked if _stands_still(one, least_s)}
+    if not stands:
+        return None
+    ranks = tuple(sorted(stands))
+    ages = [one.standing for one in stands.values() if one.standing is not None]
+    longest = max(ages, key=lambda standing: standing.age_s)
+    culprits = tuple(stands[rank].doing for rank in ranks)
+    who = "The job has" if len(looked) == 1 else f"{ranks_named(ranks).capitalize()} "
+    who += "" if len(looked) == 1 else "has" if len(ranks) == 1 else "have"
+    problem = f"{who} got no further for {longest.age_s:.0f} s"
+    problem += f", before for {longest.longest_s:.1f} s at most"
+    for one in culprits[:3]:
+        problem += f"; {'it' if len(looked) == 1 else f'rank {one.rank}'} {one.does}"
+    kind, advice = _why_absent(culprits)
+    if kind not in ("stopped", "uninterruptible"):
+        kind, advice = "stands_still", "look at what it does instead: haiprof stacks"
+    return Hang(kind, problem, advice, ranks, (), longest.age_s, culprits)
+
+
+def _stands_still(one: Looked, least_s: float) -> bool:
+    """Say whether a process gets no further although it should."""
+    if one.standing is None:
+        return False
+    doing = one.doing
+    held = doing.state in ("stopped", "uninterruptible", _DEBUGGED)
+    if not held and (doing.line is None or any(p in f for p in _SERVES for f in doing.stack)):
+        return False
+    late = not held and (doing.works or not doing.lasts)
+    least_s = max(least_s, _LONGER * one.standing.longest_s)
+    return one.standing.age_s >= (PATIENCE if late else 1) * least_s
 
 
 def _are(numbers: Sequence[int]) -> str:

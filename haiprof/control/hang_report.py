@@ -11,24 +11,15 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from haiprof.control.find import with_pids
-from haiprof.control.hang import Hang, by_run, look_at_ranks, verdict
+from haiprof.control.hang import PATIENCE, Hang, by_run, look_at_ranks, verdict
 from haiprof.recorder.hang_look import SECONDS
 
-#: Whoever does something, or one of these, is late for this many times longer before that is a
-#: hang: evaluation, checkpoints, compilation.
-_PATIENCE: Final = 10
-_LONG_WORK: Final = (
-    "torch/serialization.py", "torch/distributed/checkpoint/", "torch/_dynamo/", "torch/_inductor/",
-    "torch/_functorch/", "subprocess.py", "multiprocessing/", "concurrent/futures/", "socket.py",
-    "ssl.py", "shutil.py",
-)  # fmt: skip
 #: In these no rank does anything that could take so long; all others may be late.
 _CERTAIN: Final = ("collective_mismatch", "crossed_collectives", "unmatched_send", "stopped")
-#: Ranks come and go apart, with all kinds of work between.
-_NEVER: Final = ("rendezvous", "teardown_hang")
 
 
 def main() -> None:
@@ -42,8 +33,14 @@ def main() -> None:
     signal.alarm(math.ceil(SECONDS + float(between)))
 
     def look() -> Hang | None:
-        found = look_at_ranks(with_pids(map(int, pids)), seconds)
-        return verdict(by_run(found).get(run, ()), known=True).hang
+        processes = with_pids(map(int, pids))
+        found = look_at_ranks(processes, seconds)
+        # Those that are not recorded yet are of this run, too.
+        ours = [replace(one, run=one.run or run) for one in found]
+        hang = verdict(by_run(ours).get(run, ()), seconds, known=True).hang
+        places = [process.place for process in processes]
+        whole = any(place.local_world_size == place.world_size for place in places)
+        return known(hang, whole=whole)
 
     hang, problem = None, None
     try:
@@ -51,6 +48,13 @@ def main() -> None:
     except Exception as error:
         problem = repr(error)
     print(json.dumps({"hang": hang and hang.as_json(), "problem": problem}))
+
+
+def known(hang: Hang | None, *, whole: bool) -> Hang | None:
+    """Return a hang unless its cause may be on another node; ``whole``: there is none."""
+    if hang is None or hang.culprits or hang.kind == "stalled_transfer":
+        return hang
+    return hang if whole and hang.kind == "rendezvous" else None
 
 
 def certain(
@@ -64,19 +68,17 @@ def certain(
         wait: waits between the first look and the second.
     """
     first = look()
-    if first is None or first.kind in _NEVER:
-        return None
-    # What is not on this node may be the cause, and is not known.
-    if not first.culprits and first.kind != "stalled_transfer":
+    if first is None:
         return None
     wait()
     again = look()
     if again is None or (again.kind, again.ranks) != (first.kind, first.ranks):
         return None
+    if again.kind == "rendezvous":  # whoever asks knows since when
+        return again
     both = (*first.culprits, *again.culprits)
     stands = [one.busy_in for one in first.culprits] == [one.busy_in for one in again.culprits]
     # Nobody knows what a rank does whose stack cannot be read.
     stands &= all(one.state != "running" and (one.stack or one.state) for one in both)
-    works = any(path in frame for one in both for frame in one.busy_in for path in _LONG_WORK)
-    late = again.kind not in _CERTAIN and (works or not stands)
-    return None if late and again.lasts_s < _PATIENCE * hang_after else again
+    late = again.kind not in _CERTAIN and (any(one.works for one in both) or not stands)
+    return None if late and again.lasts_s < PATIENCE * hang_after else again

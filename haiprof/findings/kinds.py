@@ -23,7 +23,6 @@ class Kind(NamedTuple):
 
 _XID: Final = "events: the driver's Xid {}"
 _HANG: Final = "the recorder: what it saw while the job hung"
-_ASKED: Final = "only `haiprof hang` says so, while it hangs"
 
 KINDS: Final[dict[str, Kind]] = {
     # Input.
@@ -140,8 +139,9 @@ KINDS: Final[dict[str, Kind]] = {
     "unmatched_send": Kind("a send without a receive", _HANG),
     "stalled_transfer": Kind("a transfer that does not end", _HANG),
     "uneven_inputs": Kind("ranks have different numbers of steps", _HANG),
-    "rendezvous": Kind("a rank is missing at the start", "", "", _ASKED),
-    "teardown_hang": Kind("a hang at the end", "", "", _ASKED),
+    "rendezvous": Kind("a rank is missing at the start", _HANG),
+    "teardown_hang": Kind("a hang at the end", _HANG),
+    "stands_still": Kind("a process of its own gets no further", _HANG),
     "uninterruptible": Kind("a process waits for a device", _HANG),
     # Ends.
     "exception": Kind("an exception", "the end of the first process that failed"),

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from haiprof import schema
 from haiprof._core import RingReader, StackSampler
+from haiprof.common.advance import LEAVES, Advance, Standing
 from haiprof.common.owned_files import Folder
 from haiprof.common.places import RING_SUFFIX, removed
 from haiprof.common.process_life import Life, parent_of, started_at
@@ -117,11 +118,19 @@ class RecordedProcess:
         self._dropping = False
         self._kills = kills or MemoryKills()
         self._words = ending.LastWords()
+        self._advance = Advance()
+        #: Collectives that it had asked for at the last look, and since when it is so many, s.
+        self._asked = 0
+        self._asked_at: float | None = None
         #: Since when its ring has been closed, s.
         self._closed_since: float | None = None
         self._ending: dict[str, Any] | None = None
         if known is not None:
             self.event("recorder", "a new recorder took over; the ring was kept meanwhile")
+            with contextlib.suppress(ValueError):
+                earlier_records = RingReader(ring)
+                earlier_records.take(_TAKE)
+                self._advance.read(earlier_records.rows().get("spans", {}))
         for lost in filter(None, not_closed):
             self.event("recorder", lost)
         self._write_process_file("live")
@@ -217,6 +226,32 @@ class RecordedProcess:
         places = ("thread", "group", "sequence", "operation", "peer")
         return asked | {tuple(one[name] for name in places): one["age_s"] for one in blocked}
 
+    def standing(self) -> Standing | None:
+        """Return for how long it has got no further, or has not ended after its goodbye.
+
+        Where no steps are known, it gets further with each collective.
+
+        Returns:
+            That; None: it has ended, or has only begun.
+
+        Raises:
+            OSError: the ring cannot be read.
+            ValueError: neither.
+        """
+        if self.life.ended() or self._words.waits:
+            return None
+        if self._words.goodbye_ns is not None:
+            return Standing(LEAVES, max(0.0, (self._now() - self._words.goodbye_ns) / 1e9), 0.0)
+        standing = self._advance.standing(self._now())
+        if standing is not None:
+            return standing
+        groups, _ = self._reader.progress()
+        asked = sum(one["asked"] for one in groups)
+        if asked != self._asked:
+            self._asked, self._asked_at = asked, time.monotonic()
+        since = self._asked_at
+        return None if since is None else Standing(asked, time.monotonic() - since, 0.0)
+
     def drain(self) -> None:
         """Take from the ring what is new, and write it when it is time.
 
@@ -290,6 +325,7 @@ class RecordedProcess:
                 self._words.read(batch)
             elif name == "spans":
                 self._words.survived(batch)
+        self._advance.read(columns.get("spans", {}))
         self._reader.clear()
         self._rows = 0
         if len(self._events):

@@ -6,13 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from haiprof.control.hang import Doing, Hang
-from haiprof.control.hang_report import certain
+from haiprof.common.wait_graph import Group, Rank, Wait
+from haiprof.control.hang import Doing, Hang, Looked, verdict
+from haiprof.control.hang_report import certain, known
 
 NAPS = Doing(1, 7, "waiting", "sleeps", "nap (t.py:9)", ("nap (t.py:9)", "<module> (t.py:20)"))
 
 RUNS = replace(NAPS, state="running")
 SAVES = replace(NAPS, stack=("save (/lib/torch/serialization.py:9)",))
+LOOKED = Looked("r", 0, None, 64.0, NAPS, 2)
+WAITS = Rank({"0": Group("0", 2, 4, "all_reduce", done=3)}, [Wait("0", 4, "all_reduce", age_s=64)])
 UNREADABLE = replace(NAPS, state="", stack=())
 
 
@@ -46,16 +49,20 @@ def test_who_may_do_something_is_late_for_longer(then: Doing, now: Doing) -> Non
         assert found(hang(kind, 70, then), hang(kind, lasts, now))
 
 
+def test_who_has_not_joined_is_named_at_once_since_whoever_asks_knows_since_when() -> None:
+    missing = hang("rendezvous", 0, RUNS)
+    assert found(missing, missing)
+
+
 def test_nobody_is_blamed_of_whom_nothing_is_known() -> None:
-    unknown = hang("rank_never_arrived", 70)
-    assert found(unknown, unknown) is None
+    away = replace(LOOKED, progress=WAITS, world_size=2)
+    assert known(verdict([away], 1.0).hang, whole=False) is None
     stalled = hang("stalled_transfer", 601)
-    assert found(stalled, stalled)
-
-
-@pytest.mark.parametrize("kind", ["rendezvous", "teardown_hang"])
-def test_ranks_come_and_go_apart(kind: str) -> None:
-    assert found(hang(kind, 1000, NAPS), hang(kind, 1000, NAPS)) is None
+    assert known(stalled, whole=False)
+    missing = hang("rendezvous", 601)
+    assert known(missing, whole=False) is None
+    assert known(missing, whole=True)
+    assert known(hang("rank_never_arrived", 70), whole=True) is None
 
 
 def test_what_changes_meanwhile_does_not_hang() -> None:

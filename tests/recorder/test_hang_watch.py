@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from haiprof.common.advance import LEAVES, Standing
 from haiprof.common.hang_files import Hang
 from haiprof.recorder.hang_watch import HangWatch
 
@@ -25,6 +26,10 @@ class Rank:
         self.looks = 0
         self.fails: Exception | None = None
         self.over = False
+        self.leaves = False
+        #: What it ended last, and when; and how long it took before at most.
+        self.further: tuple[int, float] | None = None
+        self.longest = 0.0
 
     def waits(self) -> Mapping[Hashable, float] | None:
         self.looks += 1
@@ -33,6 +38,12 @@ class Rank:
         if self.over:
             return None
         return {key: self._clock.now - since for key, since in self.since.items()}
+
+    def standing(self) -> Standing | None:
+        if self.further is None or (self.over and not self.leaves):
+            return None
+        number, since = self.further
+        return Standing(number, self._clock.now - since, self.longest)
 
 
 class Clock:
@@ -196,6 +207,87 @@ def test_what_may_only_be_late_is_looked_at_ever_more_seldom() -> None:
     job.waits("b", rank=1)
     job.passes(75)
     assert len(job.looks) == before + 1
+
+
+STANDS = {**HANG, "kind": "stands_still", "ranks": [0], "waiting": []}
+MISSING = {**HANG, "kind": "rendezvous", "ranks": [1], "waiting": [0]}
+
+
+def test_a_process_of_its_own_that_gets_no_further_is_reported_until_it_does() -> None:
+    job = Job()
+    job.ranks.pop()
+    (rank,) = job.ranks
+    rank.rank = None
+    rank.longest = 40
+    rank.further = 7, job.clock.now
+    job.passes(79)
+    assert not job.looks, "less than twice as long as it took before"
+    job.passes(11)
+    job.looks[0].said = STANDS
+    job.passes(50)
+    assert [hang.kind for hang in job.hangs] == ["stands_still"]
+    rank.further = 8, job.clock.now
+    job.passes(10)
+    assert job.ends == ["the job goes on after 140 s"]
+
+
+def test_one_that_has_said_goodbye_and_stays_is_reported() -> None:
+    job = Job()
+    for rank in job.ranks:
+        rank.over = rank.leaves = True
+        rank.further = LEAVES, job.clock.now
+    job.passes(70)
+    job.looks[0].said = {**STANDS, "kind": "teardown_hang"}
+    job.passes(10)
+    assert [hang.kind for hang in job.hangs] == ["teardown_hang"]
+    job.ranks.clear()
+    job.passes(10)
+    assert job.ends[0].startswith("the ranks that waited have ended")
+
+
+def test_a_rank_that_leaves_while_it_waits_has_not_gone_on() -> None:
+    job = Job()
+    job.waits()
+    job.passes(70)
+    job.looks[0].said = HANG
+    job.passes(10)
+    for rank in job.ranks:
+        rank.over = rank.leaves = True
+        rank.further = LEAVES, job.clock.now
+    job.passes(10)
+    assert job.ends[0].startswith("the ranks that waited have ended")
+
+
+def test_a_rank_is_missing_at_the_start_only_after_long() -> None:
+    job = Job()
+    job.ranks.pop()  # the other one records its pauses, and no more
+    said: dict[str, Any] | None = None
+    for _ in range(60):
+        job.passes(5)
+        said = MISSING if job.clock.now > 1100 else None
+        for look in job.looks:
+            look.said = said
+    assert len(job.looks) > 3
+    assert not job.hangs
+    job.passes(50)
+    for _ in range(60):
+        job.passes(5)
+        for look in job.looks:
+            look.said = MISSING
+    assert [(hang.kind, hang.ranks) for hang in job.hangs] == [("rendezvous", (1,))]
+    job.ranks.append(Rank(job.clock, 1))
+    job.ranks[0].further = 3, job.clock.now
+    job.passes(10)
+    assert job.ends[0].startswith("the job goes on after ")
+
+
+def test_a_job_that_has_begun_is_not_looked_at_for_its_start() -> None:
+    job = Job()
+    job.waits()
+    job.passes(10)
+    job.goes_on()
+    job.passes(1000)
+    assert not job.looks
 
 
 def test_who_has_gone_on_while_stacks_were_looked_at_does_not_hang() -> None:

@@ -15,7 +15,7 @@ from haiprof.findings.finding import Evidence, Finding
 KINDS: Final = frozenset(
     ("collective_mismatch", "rank_never_arrived", "crossed_collectives", "unmatched_send",
      "stalled_transfer", "uneven_inputs", "rendezvous", "teardown_hang", "uninterruptible",
-     "stopped")
+     "stopped", "stands_still")
 )  # fmt: skip
 
 
@@ -36,7 +36,7 @@ def hangs_of(hangs: Sequence[Hang], *, ended: bool, waited_ns: int) -> list[Find
         found.append(
             Finding(
                 kind=hang.kind,
-                problem=f"Ranks stood still. {hang.problem}",
+                problem=f"{'Ranks' if hang.waiting else 'The job'} stood still. {hang.problem}",
                 advice=hang.advice,
                 ranks=hang.ranks,
                 lost_ns=max(lost, waited_ns) if last else lost,

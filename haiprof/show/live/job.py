@@ -377,6 +377,8 @@ def _culprits(attributes: str) -> str:
             return ""
         ranks = ", ".join(str(int(rank)) for rank in about["ranks"][:_NAMED])
         line = f", at {about['line']}" if about["line"] else ""
+        if not about["waiting"]:
+            return f"gets no further{line}"
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return ""
     return f"waits for rank {ranks}{line}" if ranks else "all ranks have come"

@@ -1,0 +1,68 @@
+"""When a process got further the last time: by the steps and phases in its ring."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from haiprof import _core
+
+_STEPS: Final = _core.CATEGORIES.index("step")
+_FURTHER: Final = frozenset(map(_core.CATEGORIES.index, ("step", "inference_step", "phase")))
+#: The first steps compile and warm up: how long they take says nothing of the others.
+_FIRST: Final = 3
+#: Number of one that has said goodbye, and has not ended.
+LEAVES: Final = -1
+
+
+class Standing(NamedTuple):
+    """For how long a process has got no further.
+
+    Attributes:
+        number: another one as soon as it gets further.
+        age_s: since the end of its newest step or phase.
+        longest_s: how long that took at most before, since its first steps.
+    """
+
+    number: int
+    age_s: float
+    longest_s: float
+
+
+class Advance:
+    """How one process gets further."""
+
+    def __init__(self) -> None:
+        """Nothing is known yet."""
+        self._steps = self._number = 0
+        self._newest_ns = self._longest_ns = 0
+
+    def read(self, spans: Mapping[str, tuple[int, int, bytes, bytes | None]]) -> None:
+        """Take new spans, as :meth:`haiprof._core.RingReader.rows` has them."""
+        if not spans:
+            return
+        categories = memoryview(spans["category"][2]).cast("I")
+        starts = memoryview(spans["start"][2]).cast("q")
+        durations = memoryview(spans["duration"][2]).cast("q")
+        ends = sorted(
+            (starts[row] + durations[row], category == _STEPS)
+            for row, category in enumerate(categories)
+            if category in _FURTHER
+        )
+        for end_ns, is_step in ends:
+            if self._steps >= _FIRST:
+                self._longest_ns = max(self._longest_ns, end_ns - self._newest_ns)
+            self._newest_ns = max(self._newest_ns, end_ns)
+            self._steps += is_step
+        self._number += len(ends)
+
+    def standing(self, now_ns: int) -> Standing | None:
+        """Return for how long it has got no further; None: it has not ended its first steps.
+
+        Args:
+            now_ns: the time on the clock of its spans, ns UTC.
+        """
+        if self._steps < _FIRST:
+            return None
+        age_s = (now_ns - self._newest_ns) / 1e9
+        return Standing(self._number, max(0.0, age_s), self._longest_ns / 1e9)
