@@ -545,6 +545,7 @@ class PlannedEvent(_OtherWords):
 class UncorePlan(TypedDict):
     events: list[PlannedEvent]
     problems: list[str]
+    unknown: list[str]
     cpu: str | None
     sockets: int
     dram_peak_bytes_per_s: float | None
@@ -558,7 +559,8 @@ def uncore_plan(sysfs: str = "/sys", procfs: str = "/proc", cpu: str = "") -> Un
     pcie_in (bytes), cpu_J or dram_J (joules); ``config`` is hexadecimal (``0x304``; the other words
     only when they are not 0), ``scale`` the bytes or joules of one count, ``socket`` whose traffic
     or energy it is, from 0. ``problems`` are lines about files that make no sense and PMUs that
-    cannot be used. The peak is of all sockets together, bytes/s; None when it is not known.
+    cannot be used, ``unknown`` names of PMUs of the machine that no rule knows. The peak is of all
+    sockets together, bytes/s; None when it is not known.
 
     Raises:
         ValueError: ``cpu`` is not of that form.

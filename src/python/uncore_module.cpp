@@ -86,9 +86,12 @@ py::dict uncore_plan(const std::string& sysfs, const std::string& procfs, const 
   for (const Row& row : rows) events.append(as_dict(row));
   py::list problems;
   for (const std::string& problem : plan.problems) problems.append(decoded(problem));
+  py::list unknown;
+  for (const std::string& pmu : plan.unknown) unknown.append(decoded(pmu));
   py::dict result;
   result["events"] = std::move(events);
   result["problems"] = std::move(problems);
+  result["unknown"] = std::move(unknown);
   result["cpu"] = plan.cpu ? py::object(py::str(uncore::text(*plan.cpu))) : py::none();
   result["sockets"] = plan.sockets;
   result["dram_peak_bytes_per_s"] = plan.dram_peak_bytes_per_s > 0

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "host/file.h"
 #include "host/scan.h"
@@ -63,6 +64,17 @@ bool is_of(Subject subject, Quantity quantity) noexcept {
   return false;
 }
 
+// "PMU a", "PMUs a, b and 3 more".
+std::string names_of(const std::vector<std::string>& pmus) {
+  constexpr std::size_t kNamed = 4;
+  std::string names = pmus.size() == 1 ? "PMU" : "PMUs";
+  for (std::size_t i = 0; i < std::min(pmus.size(), kNamed); ++i) {
+    names += (i == 0 ? " " : ", ") + pmus[i];
+  }
+  if (pmus.size() > kNamed) names += " and " + std::to_string(pmus.size() - kNamed) + " more";
+  return names;
+}
+
 std::string driver_fix(const Plan& plan, Subject subject) {
   const std::string vendor = plan.cpu ? plan.cpu->vendor : "";
   const bool power = subject == Subject::power;
@@ -96,7 +108,13 @@ Status absence(Subject subject, const Plan& plan, const host::Roots& roots) {
     return status;
   }
   Status status{State::absent, "the kernel shows no counters " + std::string(text(subject)), ""};
-  if (is_guest(roots)) {
+  if (!plan.unknown.empty() && subject != Subject::power) {
+    status.reason += " that haiprof knows; " + names_of(plan.unknown) + ": not known";
+    for (const std::string& problem : plan.problems) status.reason += "; " + problem;
+    status.fix = "report their events and format files, with the CPU's name";
+    return status;
+  }
+  if (plan.problems.empty() && is_guest(roots)) {
     status.reason += ": a virtual machine hides them";
     status.fix = "none here; the physical machine has them";
     return status;

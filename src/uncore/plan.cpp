@@ -1,11 +1,13 @@
 #include "uncore/plan.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <map>
 #include <set>
 #include <utility>
 
+#include "host/file.h"
 #include "perf/pmu.h"
 #include "uncore/machine.h"
 #include "uncore/peak.h"
@@ -27,6 +29,13 @@ bool has_name(std::string_view rule, std::string_view pmu) noexcept {
   return name.number && name.stem.size() == rule.size() + 1 && name.stem.starts_with(rule) &&
          name.stem.back() == '_';
 }
+
+// PMUs of the whole machine that count other things: sleep states, caches, meshes, graphics,
+// IOMMUs.
+constexpr std::array<std::string_view, 19> kOthers = {
+    "amd_iommu",  "amd_l3",     "cstate_",   "dmar",        "i915",       "msr",       "uncore_arb",
+    "uncore_b2",  "uncore_c",   "uncore_ha", "uncore_iio",  "uncore_irp", "uncore_m2", "uncore_m3",
+    "uncore_mdf", "uncore_pcu", "uncore_r",  "uncore_sbox", "uncore_ubox"};
 
 // The events of a rule that sysfs names.
 std::vector<std::string> named_events(const Rule& rule, const perf::Pmu& pmu) {
@@ -87,7 +96,15 @@ class Planner {
 
   void load(const std::string& name) {
     const auto concerns = [&](const Rule& rule) { return has_name(rule.pmu, name); };
-    if (std::none_of(rules().begin(), rules().end(), concerns)) return;
+    if (std::none_of(rules().begin(), rules().end(), concerns)) {
+      const auto other = [&](std::string_view start) { return name.starts_with(start); };
+      // A PMU of the machine, and no CPU's, says where it is opened.
+      if (std::none_of(kOthers.begin(), kOthers.end(), other) &&
+          host::exists(devices_ + "/" + name + "/cpumask")) {
+        plan_.unknown.push_back(name);
+      }
+      return;
+    }
     const auto give_up = [&](const std::string& problem) {
       report(problem);
       for (const Rule& rule : rules()) {

@@ -61,6 +61,8 @@ struct Plan {
   std::vector<std::string> problems;
   // Some counters of these are missing, as the problems say: no sum of them would be whole.
   std::vector<Quantity> incomplete;
+  // PMUs of the whole machine that may count such things, of which no rule knows the events.
+  std::vector<std::string> unknown;
   // Of all sockets together; 0 = not known. With where it comes from, in plain words.
   double dram_peak_bytes_per_s = 0;
   std::string dram_peak_how;

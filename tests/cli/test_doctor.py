@@ -13,6 +13,7 @@ from commands import haiprof, only_line
 
 from haiprof import _core
 from haiprof.cli import doctor
+from haiprof.cli.doctor.finding import failed
 from haiprof.cli.doctor.job import hook_findings
 from haiprof.options import HOST_RECORDERS
 
@@ -210,6 +211,32 @@ def test_a_recorder_whose_sources_fail_hides_no_other(
     assert found["io sources"]["state"] == "broken"
     assert "no disks today" in found["io sources"]["found"]
     assert found["host cpu"]["state"] == "ok"
+
+
+@pytest.mark.usefixtures("no_torch")
+def test_without_a_usable_sys_the_rest_is_examined(
+    shm: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def shows_none(folder: str) -> Path:
+        raise ValueError("is not a sysfs")
+
+    monkeypatch.setattr(doctor.plans, "find_sysfs", shows_none)
+    assert doctor.examine(as_json=True, require="core") == 0
+    found = {f["what"]: f for f in json.loads(capsys.readouterr().out)["findings"]}
+    assert found["sys and proc"]["state"] == "absent"
+    assert "/sys: is not a sysfs" in found["sys and proc"]["found"]
+    assert found["sys and proc"]["mend"].startswith("mount them here")
+    assert found["host cpu"]["state"] == "ok"
+
+
+def test_a_file_that_may_not_be_read_is_named_and_no_bug() -> None:
+    error = PermissionError(13, "Permission denied", "/sys/kernel/debug/x")
+    found = failed("mem sources", error, "mem")
+    assert (found.state, found.recorder) == ("denied", "mem")
+    assert found.found == "/sys/kernel/debug/x: Permission denied"
+    assert "bug" not in found.mend
+    assert failed("x", FileNotFoundError(2, "No such file", b"/proc/x")).state == "broken"
+    assert "bug of haiprof" in failed("x", RuntimeError("odd")).mend
 
 
 @pytest.mark.parametrize(

@@ -153,6 +153,20 @@ def test_attach_is_refused_by_yama_without_the_right(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
+    ("rights_here", "whose"),
+    [(set(), "of this user; another's need root"), ({"SYS_PTRACE"}, "of all users")],
+)
+def test_attach_says_whose_processes_the_caller_may_attach_to(
+    monkeypatch: pytest.MonkeyPatch, rights_here: set[str], whose: str
+) -> None:
+    monkeypatch.setattr(rights, "yama", lambda: 0)
+    monkeypatch.setattr(rights, "effective", lambda: rights_here)
+    (finding,) = reach.attach()
+    assert finding.state == "ok"
+    assert f"running Python processes {whose} (" in finding.found
+
+
+@pytest.mark.parametrize(
     ("free", "wanted", "fit"),
     [
         (64 * MIB, 16 * MIB, (3, 3)),

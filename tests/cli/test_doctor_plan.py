@@ -11,7 +11,8 @@ import pytest
 from commands import haiprof, only_line
 from host_trees import recorded, recordings
 
-from haiprof.cli.doctor.plan import COLUMNS
+from haiprof.cli.doctor.finding import Finding
+from haiprof.cli.doctor.plan import COLUMNS, Plan, summary
 
 CPUINFO = """\
 processor\t: 0
@@ -130,6 +131,36 @@ def test_a_tree_without_pmus_says_so(tmp_path: Path) -> None:
     assert found["found"].startswith("no PMU that counts")
 
 
+def test_pmus_that_haiprof_does_not_know_are_named(tree: Path) -> None:
+    devices = tree / "sys/bus/event_source/devices"
+    for name in ("hisi_sccl1_ddrc0", "cstate_core"):
+        (devices / name).mkdir()
+        (devices / name / "cpumask").write_text("0\n")
+    for name in ("amd_df", "power"):
+        shutil.rmtree(devices / name)
+    document = plan("--sysfs-root", tree)
+    assert document["uncore_unknown"] == ["hisi_sccl1_ddrc0"]
+    (found,) = document["findings"]
+    assert found["found"].endswith("PMUs that haiprof does not know: hisi_sccl1_ddrc0")
+    assert "virtual machine" not in found["mend"]
+
+
+def planned(*metrics: str) -> Plan:
+    events = [{"pmu": "x", "metric": metric} for metric in metrics]
+    return Plan(events, [], [], 0.0, "")
+
+
+def test_a_plan_of_which_nothing_can_be_read_is_not_ok() -> None:
+    refused = Finding("host memory_bandwidth", "denied", "may not", "CAP_PERFMON", "mem")
+    hidden = Finding("host links", "absent", "one socket", "", "mem")
+    found = summary(planned("dram_rd", "xsock_tx"), [hidden, refused])
+    assert (found.state, found.mend) == ("denied", "CAP_PERFMON")
+    assert found.found.startswith("none will be read: may not; 2 counters on 1 PMU: ")
+    read = Finding("host memory_bandwidth", "ok", "dram.read.bytes_per_s", "", "mem")
+    assert summary(planned("dram_rd", "xsock_tx"), [hidden, read]).state == "ok"
+    assert summary(planned("dram_rd"), []).state == "ok"  # a copy of another machine's tree
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -143,6 +174,10 @@ def test_a_tree_without_pmus_says_so(tmp_path: Path) -> None:
             "--procfs-root empty: is not a procfs",
         ),
         (["--sysfs-root", "tree", "--cpu", "EPYC"], "VENDOR:FAMILY:MODEL"),
+        (
+            ["--sysfs-root", "tree", "--cpu", "GenuineIntle:6:143"],
+            "'GenuineIntle' is no vendor that haiprof knows; did you mean 'GenuineIntel'?",
+        ),
         (["--sysfs-root", "tree", "--require", "mem"], "--require asks about this machine"),
     ],
 )

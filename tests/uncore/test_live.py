@@ -208,3 +208,13 @@ def test_a_virtual_machine_hides_its_counters(tmp_path: Path) -> None:
     (node.procfs / "cpuinfo").unlink()
     assert "a virtual machine hides them" in reason(sampler, "memory_bandwidth")
     assert "a virtual machine hides them" in reason(sampler, "pcie")
+
+
+def test_a_pmu_that_haiprof_does_not_know_is_no_virtual_machine(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.write_sys("bus/event_source/devices/mrvl_ddr_pmu_0/cpumask", "0\n")
+    node.write_sys("bus/event_source/devices/uncore_cha_0/cpumask", "0\n")
+    node.write("cpuinfo", "vendor_id : AuthenticAMD\nflags : fpu hypervisor sse\n")
+    text = reason(make_sampler(node), "memory_bandwidth")
+    assert "that haiprof knows; PMU mrvl_ddr_pmu_0: not known" in text
+    assert "virtual machine" not in text

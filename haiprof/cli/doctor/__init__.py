@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 
 from haiprof.cli.doctor import container, itself, job, output, reach, sources
 from haiprof.cli.doctor import plan as plans
-from haiprof.cli.doctor.finding import BROKEN, OK, Finding
+from haiprof.cli.doctor.finding import ABSENT, OK, Finding, failed
 from haiprof.cli.doctor.require import unmet
 from haiprof.cli.process.console import say
-from haiprof.common.places import Access
+from haiprof.common.places import PROCFS, SYSFS, Access
 from haiprof.options import resolve
 
 
@@ -37,7 +37,16 @@ def examine(
         ValueError: an invalid argument; one line.
     """
     options, _ = resolve({})
-    tree = plans.find_tree(sysfs_root or options.sysfs_root, procfs_root or options.procfs_root)
+    unusable: list[Finding] = []
+    try:
+        tree = plans.find_tree(sysfs_root or options.sysfs_root, procfs_root or options.procfs_root)
+    except ValueError as error:
+        if sysfs_root or procfs_root:
+            raise
+        # What the recorder would find: the rest works without it.
+        tree = plans.Tree(options.sysfs_root or SYSFS, options.procfs_root or PROCFS, False)
+        fix = "mount them here, or name where they are: docs/doctor.md#the-hosts-sys-and-proc"
+        unusable.append(Finding("sys and proc", ABSENT, str(error).removeprefix("--"), fix))
     if require and tree.dumped:
         raise ValueError(f"--require asks about this machine, not about a copy: {tree.sysfs}")
     plan = plans.plan(tree, cpu)
@@ -45,9 +54,9 @@ def examine(
     findings: list[Finding] = []
     if not tree.dumped:
         access = Access(tree.procfs, tree.sysfs, options.perfd, options.resctrl)
-        findings = list(_findings(access))
+        findings = [*unusable, *_findings(access)]
         works = all(f.state == OK for f in findings if f.core)
-    findings.append(plans.summary(plan))
+    findings.append(plans.summary(plan, findings))
     missing = unmet(findings, require) if require else None
     if as_json:
         print(output.as_json(findings, works, plan, missing))
@@ -84,4 +93,4 @@ def _findings(access: Access) -> Iterator[Finding]:
         except Exception as error:  # one check that fails must not hide the others
             name = check.__name__.replace("_", " ")
             core = check in (itself.shared_memory, itself.recording)
-            yield Finding(name, BROKEN, repr(error), "report this as a bug of haiprof", core=core)
+            yield failed(name, error, core=core)

@@ -178,18 +178,18 @@ def ends_with_container(mount: Mount, *, by_engine: bool) -> str:
 def _processes() -> Finding:
     what = "container processes"
     if in_first_pid_namespace():
-        return Finding(what, OK, "all of the machine's can be attached to and sampled")
+        return Finding(what, OK, "all of the machine's are seen here")
     first = Path("/proc/1/comm")
     try:
         shared = first.read_text(encoding="utf-8", errors="replace").strip() == "pause"
     except OSError:
         shared = False
     if shared:
-        return Finding(what, OK, "those of all containers of the pod")
+        return Finding(what, OK, "those of all containers of the pod are seen here")
     return Finding(
         what,
         OK,
-        "only this container's can be attached to and sampled",
+        "only this container's are seen here",
         f"for another's: {given.PROCESSES}; for the machine's: {given.ALL_PROCESSES}",
     )
 

@@ -5,6 +5,7 @@ Tests: tests/cli/test_doctor_require.py.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,3 +32,14 @@ class Finding:
     def name(self) -> str:
         """What it is called where it is asked for: ``host cpu`` is ``cpu``."""
         return self.what.lower().removeprefix("host ").replace(" ", "_")
+
+
+def failed(what: str, error: Exception, recorder: str = "", *, core: bool = False) -> Finding:
+    """Return what is to be said of a check that raised: of a file, which and what is the matter."""
+    if isinstance(error, OSError) and error.filename:
+        found = f"{os.fsdecode(error.filename)}: {error.strerror}"
+        if isinstance(error, PermissionError):
+            fix = "let this user read it, or run haiprof as one who may"
+            return Finding(what, DENIED, found, fix, recorder, core)
+        return Finding(what, BROKEN, found, "see whether that is as it should be", recorder, core)
+    return Finding(what, BROKEN, repr(error), "report this as a bug of haiprof", recorder, core)

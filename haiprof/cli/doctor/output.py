@@ -28,6 +28,7 @@ def as_json(
     document["findings"] = [asdict(f) for f in findings]
     document["uncore_plan"] = plan.events
     document["uncore_problems"] = plan.problems
+    document["uncore_unknown"] = plan.unknown
     if unmet is not None:
         document["unmet"] = list(unmet)
     return json.dumps(document, indent=1)

@@ -34,14 +34,16 @@ def attach() -> Iterator[Finding]:
         denied = error.reason in ("permission", "seccomp")
         yield Finding(_WHAT, DENIED if denied else BROKEN, reason, fix or "haiprof run")
         return
+    everybodys = "SYS_PTRACE" in rights.effective()
     scope = rights.yama()
-    if scope > 0 and "SYS_PTRACE" not in rights.effective():
+    if scope > 0 and not everybodys:
         fix = str(given.PTRACE) if in_container() else "attach as root, or set it to 0"
         found = f"kernel.yama.ptrace_scope is {scope}: only who started a job may attach to it"
         yield Finding(_WHAT, DENIED, found, f"{fix}; a job under haiprof run needs neither")
         return
     how = "sys.remote_exec" if ran.way == "remote_exec" else "ptrace"
-    yield Finding(_WHAT, OK, f"code can be run in a running Python process ({how})")
+    whose = "of all users" if everybodys else "of this user; another's need root"
+    yield Finding(_WHAT, OK, f"code can be run in running Python processes {whose} ({how})")
 
 
 def stacks() -> Iterator[Finding]:

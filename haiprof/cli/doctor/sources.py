@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from haiprof.cli.doctor import given, job
-from haiprof.cli.doctor.finding import BROKEN, OK, Finding
+from haiprof.cli.doctor.finding import BROKEN, OK, Finding, failed
 from haiprof.common.places import PROCFS, SYSFS, Access, in_container
 from haiprof.options import ENABLED_VARIABLE, HOST_RECORDERS
 
@@ -48,8 +48,7 @@ def _guarded(recorder: str, findings: Iterator[Finding]) -> Iterator[Finding]:
     try:
         yield from findings
     except Exception as error:
-        fix = "report this as a bug of haiprof"
-        yield Finding(f"{recorder} sources", BROKEN, repr(error), fix, recorder)
+        yield failed(f"{recorder} sources", error, recorder)
 
 
 def _of_recorder(recorder: str, access: Access) -> Iterator[Finding]:
