@@ -23,16 +23,11 @@ from haiprof import _core
 from haiprof.capture.after_import import importing
 from haiprof.capture.trace.boundaries import Boundaries, in_backward
 from haiprof.capture.trace.files import TraceFile
+from haiprof.capture.trace.memory import EventMemory, give_memory_back
 from haiprof.capture.trace.own_time import own_time
 from haiprof.capture.trace.plan import Plan
 from haiprof.capture.trace.profiler import OtherUsers, Profiler
-from haiprof.capture.trace.watch import (
-    Watch,
-    give_memory_back,
-    of_signal_handler,
-    private_bytes,
-    soon_on_main_thread,
-)
+from haiprof.capture.trace.watch import Watch, of_signal_handler, soon_on_main_thread
 from haiprof.capture.where import recorded
 from haiprof.common.launcher import placement
 
@@ -49,6 +44,12 @@ _ONE_MORE: Final = 1
 _COMPARED: Final = 20
 #: How long the job's own profiler waits for ours to end on another thread, s.
 _GIVE_WAY_SECONDS: Final = 10.0
+#: From then on a step may be too large for itself, s: before its end, what the job needs within a
+#: step looks like events.
+_LONG_STEP: Final = 0.25
+#: How much the process may grow by, for each byte that events may take: holes between them, and
+#: what ending the trace takes anyway.
+_PROCESS_RATIO: Final = 10
 #: Bytes in torch's file for each byte of its events in memory, at most: 1.1 to 1.4 were measured,
 #: and 2.4 with call stacks of eight functions.
 _FILE_RATIO: Final = 2
@@ -88,10 +89,7 @@ class Recording:
         self._begun_ns = 0
         self._begun = 0.0
         self._start_seconds = 0.0
-        #: Memory before it, at the last end of a step, and the most that one step took.
-        self._memory_before = 0
-        self._memory_at_boundary = 0
-        self._memory_of_step = 0
+        self._memory: EventMemory | None = None
         self._first_number = 0
         self._number = 0
         self._boundary: float | None = None
@@ -255,7 +253,7 @@ class Recording:
         self._begun_ns, self._begun = time.time_ns(), time.perf_counter()
         self._start_seconds = self._begun - called
         self.state = RECORDING
-        self._memory_before = self._memory_at_boundary = private_bytes()
+        self._memory = EventMemory()
         self._number = self._first_number = number or 0
         self._boundary = self._begun
         self._profiler.begin_step(self._number)
@@ -267,10 +265,9 @@ class Recording:
         assert self._profiler is not None
         self._profiler.end_step()
         self._during.append(took or 0.0)
-        memory = private_bytes()
-        self._memory_of_step = max(self._memory_of_step, memory - self._memory_at_boundary)
-        self._memory_at_boundary = memory
-        why = self._wanted_end or self._why_now(memory + self._memory_of_step)
+        assert self._memory is not None
+        self._memory.step_ended()
+        why = self._wanted_end or self._why_now(self._memory.would_take())
         if self._plan.steps and len(self._during) >= self._plan.steps + _ONE_MORE:
             why = _COMPLETE
         if why and not in_backward():
@@ -281,10 +278,13 @@ class Recording:
         self._number = max(self._number + 1, number or 0)
         self._profiler.begin_step(self._number)
 
-    def _why_now(self, memory: int) -> str:
-        """Return why it ends if the process has this much memory; empty if it goes on."""
-        if memory - self._memory_before > self._plan.mib << 20:
+    def _why_now(self, taken: int) -> str:
+        """Return why it ends if its events take this many bytes; empty if it goes on."""
+        if taken > self._plan.mib << 20:
             return f"its events would take more than {self._plan.mib} MiB (trace_mib)"
+        most = _PROCESS_RATIO * self._plan.mib
+        if self._memory is not None and self._memory.process_grown() > most << 20:
+            return f"the process grew by more than {most} MiB ({_PROCESS_RATIO} times trace_mib)"
         if self._plan.seconds and time.perf_counter() - self._begun >= self._plan.seconds:
             return _COMPLETE
         return ""
@@ -294,7 +294,7 @@ class Recording:
     def _look(self) -> bool | None:
         """Have the main thread act if it must not wait for a step's end. On the watch's thread."""
         if self.state == RECORDING:
-            if self._wanted_end or self._why_now(private_bytes()):
+            if self._wanted_end or self._why_now(self._grown()):
                 self._ask_main_thread()
             return True
         if self.state == WAITING:
@@ -307,6 +307,13 @@ class Recording:
             self._ask_main_thread()
             return True
         return None
+
+    def _grown(self) -> int:
+        """Return what the events take where the end of a step does not tell."""
+        since = time.perf_counter() - (self._boundary or 0.0)
+        if self._memory is None or since < _LONG_STEP:
+            return 0
+        return self._memory.grown()
 
     def _time_to_begin(self) -> bool:
         if not _core.ring_open() or _core.awaits_work():
@@ -331,7 +338,7 @@ class Recording:
             if self.state == OFF:
                 self._drop()
             elif self.state == RECORDING:
-                why = self._wanted_end or self._why_now(private_bytes())
+                why = self._wanted_end or self._why_now(self._grown())
                 if why:
                     self._end(why, cut=True)
             elif self.state == WAITING and self._due:
@@ -480,7 +487,8 @@ class Recording:
             self.refuse("the deep trace is lost: the job has ended torch's profiler")
             return
         self.why = why
-        memory = max(private_bytes() - self._memory_before, 0)
+        assert self._memory is not None
+        memory = self._memory.at_end()
         document: dict[str, Any] = {
             "why": why,
             "steps": len(self._during),
@@ -557,7 +565,8 @@ class Recording:
             stall = (document["stop_ms"] + document["save_ms"]) / 1000
             seconds = (document["end_ns"] - document["begin_ns"]) / 1e9
             what = f"{steps} steps" if steps else f"{seconds:.1f} s"
-            say_once(f"deep trace of {what}, ending it took {stall:.1f} s: {file}")
+            early = "" if document["why"] == _COMPLETE else f" (it ended early: {document['why']})"
+            say_once(f"deep trace of {what}{early}, ending it took {stall:.1f} s: {file}")
         self.state = DONE
         self._finished.set()
 

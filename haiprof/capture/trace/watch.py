@@ -1,14 +1,11 @@
-"""Watches the memory that events take, and makes the main thread do something soon.
+"""Looks after a trace while its thread is busy, and makes the main thread do something soon.
 
 Tests: tests/capture/trace/test_ends.py.
 """
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import functools
-import os
 import signal
 from collections.abc import Callable
 from typing import Final
@@ -19,21 +16,6 @@ from haiprof.common.threads import Background, Event
 #: How often a trace is looked at while it records, and before, s.
 _RECORDING_PERIOD: Final = 0.05
 _WAITING_PERIOD: Final = 0.2
-
-_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
-
-
-def private_bytes() -> int:
-    """Return how much memory of this process belongs to no file."""
-    with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 - twenty times a second
-        fields = file.read().split()
-    return (int(fields[1]) - int(fields[2])) * _PAGE
-
-
-def give_memory_back() -> None:
-    """Have glibc return to the system what torch has freed: hundreds of MiB after a trace."""
-    with contextlib.suppress(OSError, AttributeError):  # another C library
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 class Watch:

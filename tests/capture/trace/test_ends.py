@@ -369,6 +369,29 @@ def test_it_ends_at_a_step_before_its_events_take_too_much(shm: Path, tmp_path: 
     assert not any("cut step" in e["name"] for e in left.trace["traceEvents"])
 
 
+def test_what_the_job_needs_within_a_step_is_not_what_events_take(
+    shm: Path, tmp_path: Path
+) -> None:
+    program = """
+    for _ in range(15):
+        activations = [torch.ones(1 << 18) for _ in range(64)]  # eight times trace_mib
+        train(1)
+        del activations
+    """
+    left, _ = run_job(program, shm, tmp_path, trace=1, trace_steps=6, trace_mib=8)
+    assert left.end()["why"] == "it is complete"
+    assert left.end()["steps"] == 7
+    assert left.end()["memory_bytes"] < 8 << 20
+
+
+def test_an_early_end_is_said(shm: Path, tmp_path: Path) -> None:
+    process = start_job("train(4000)", tmp_path, trace=1, trace_steps=100000, trace_mib=2)
+    _, err = process.communicate(timeout=120)
+    wait_recorded(shm)
+    (said,) = [line for line in err.splitlines() if line.startswith("haiprof: deep trace of")]
+    assert "(it ended early: its events would take more than 2 MiB (trace_mib)), ending" in said
+
+
 def test_memory_that_the_job_has_freed_does_not_hide_what_events_take(
     shm: Path, tmp_path: Path
 ) -> None:
@@ -495,7 +518,7 @@ def test_it_begins_a_recording_where_there_is_none(shm: Path, tmp_path: Path) ->
 
 def test_the_memory_of_its_events_is_given_back(shm: Path, tmp_path: Path) -> None:
     program = """
-    from haiprof.capture.trace.watch import private_bytes
+    from haiprof.capture.trace.memory import private_bytes
     train(20)
     import threading
     before = peak = private_bytes()
