@@ -351,10 +351,10 @@ def slow_steps(_: Case, rank: Rank) -> Iterator[Finding]:
     if share.share < LEAST or share.low < SURE:
         return
     queued = int(rank.ledger.of("cpu_queue").sum()) / rank.ledger.stepped
-    if share.share < queued >= _BUSY:
-        return  # a thread that waits for a CPU has slow steps for that reason
     by_cause = rank.slow.sum(0)
     cause = CAUSES[int(by_cause.argmax())]
+    if queued >= _BUSY and (share.share < queued or cause == "input"):
+        return  # who waits for a CPU has slow steps for that reason, as its loader's workers have
     if not scattered(rank):
         return  # a part of the run, of which other rules speak
     numbers = rank.ledger.group[excess > 0]

@@ -50,6 +50,12 @@ def test_single_slow_batches_are_no_slow_loader() -> None:
     assert abs((finding.lost_ns or 0) - 10 * 299 * MS) < 10 * MS
 
 
+def test_slow_batches_of_a_busy_machine_are_not_the_datas_fault() -> None:
+    seldom = {n: {"dataloader": 300.0} for n in range(5, STEPS, 10)}
+    every = [(1000 * n + 1000, 30.0) for n in range(14)]
+    assert "slow_batch" not in kinds(rank(life(seldom=seldom, queue=every), torch_lines(100)))
+
+
 def epochs(of: int, start_ms: float = 60.0, recorded: int | None = None, **more: Any) -> Any:
     """Return a rank whose loader starts its workers in the first of so many steps each."""
     own = life(seldom={n: {"dataloader": start_ms} for n in range(0, STEPS, of)})
