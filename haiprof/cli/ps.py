@@ -60,6 +60,12 @@ def _print_table(found: Sequence[tuple[str, Process]], where: str) -> None:
     for host, run, hang, since_ns in hangs:
         where = f"{host}: " if host else ""
         print(printable(f"{where}{run} hangs since {_since(since_ns)}. {hang}"))
+    costs = dict.fromkeys(
+        (host, p.run, each["problem"], each["since_ns"]) for host, p in found for each in p.findings
+    )
+    for host, run, problem, since_ns in costs:
+        where = f"{host}: " if host else ""
+        print(printable(f"{where}{run} loses time since {_since(since_ns)}. {problem}"))
 
 
 def _row(process: Process) -> tuple[str, ...]:

@@ -34,6 +34,8 @@ UNFINISHED_TRACE: Final = ".trace-"
 PACE_NAME: Final = "pace.json"
 #: Why the ranks of a run wait, while they do.
 HANG_NAME: Final = "hang.json"
+#: What costs a run time right now, while it does.
+FINDINGS_NAME: Final = "findings.json"
 #: Contains the sockets of docs/control.md; no run has a name that begins with a dot.
 CONTROL_FOLDER: Final = ".control"
 #: Of a socket at which its process does not listen yet.

@@ -17,7 +17,13 @@ from typing import Any, Final, TypeVar
 
 from haiprof import _core
 from haiprof.common.owned_files import Folder
-from haiprof.common.places import HANG_NAME, RING_SUFFIX, node_name, of_this_namespace
+from haiprof.common.places import (
+    FINDINGS_NAME,
+    HANG_NAME,
+    RING_SUFFIX,
+    node_name,
+    of_this_namespace,
+)
 from haiprof.common.process_life import process_is_alive
 from haiprof.control.client import ControlError, ask
 from haiprof.control.sockets import socket_of, sockets, users_folders
@@ -29,6 +35,7 @@ from haiprof.recorder.outside import is_note, read_note
 _STATUS_SECONDS: Final = 2.0
 _AT_ONCE: Final = 32
 _LONGEST_PROBLEM: Final = 4000
+_MOST_FINDINGS: Final = 8
 
 RECORDING: Final = "recording"
 WARMING_UP: Final = "warming up"
@@ -76,6 +83,7 @@ class Process:
         why: the reason of a state that is not as it should be.
         hang: why the ranks of its run on this node wait, where they do for long; else empty.
         hang_since_ns: since when they do (UTC, ns).
+        findings: what costs its run time now on this node: ``problem`` and ``since_ns`` of each.
     """
 
     pid: int
@@ -92,6 +100,7 @@ class Process:
     why: str = ""
     hang: str = ""
     hang_since_ns: int | None = None
+    findings: Sequence[Mapping[str, Any]] = ()
 
     @property
     def name(self) -> str:
@@ -128,6 +137,7 @@ def processes(timeout: float = _STATUS_SECONDS) -> list[Process]:
         same = [p for p in found if p.pid == known.pid and p.user == known.user]
         for one in same:
             one.hang, one.hang_since_ns = known.hang, known.hang_since_ns
+            one.findings = known.findings
         if not same:
             found.append(known)
         elif same[0].state == SILENT:
@@ -215,21 +225,47 @@ def _rings() -> Iterator[Process]:
                     newest[one.pid] = one
             if newest:
                 recorder, hang = recorder_pid(folder), _hang_in(folder)
+                findings = _findings_in(folder)
                 for one in newest.values():
                     one.recorder = recorder
                     one.hang, one.hang_since_ns = hang
+                    one.findings = findings
                     yield one
 
 
 def _hang_in(folder: Path) -> tuple[str, int | None]:
     """Return why the ranks wait whose rings are in a folder, and since when; else nothing."""
     try:
-        about = json.loads(Folder.at(folder.parent).folder(folder.name).read(HANG_NAME))
-        problem, since_ns = about["problem"], about["since_ns"]
+        return _problem(json.loads(_file_in(folder, HANG_NAME)))
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return "", None
+
+
+def _findings_in(folder: Path) -> list[dict[str, Any]]:
+    """Return what costs the run time whose rings are in a folder."""
+    try:
+        several = json.loads(_file_in(folder, FINDINGS_NAME))["findings"]
+        found = [_problem(each) for each in several[:_MOST_FINDINGS]]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return []
+    return [{"problem": problem, "since_ns": since_ns} for problem, since_ns in found]
+
+
+def _file_in(folder: Path, name: str) -> bytes:
+    return Folder.at(folder.parent).folder(folder.name).read(name)
+
+
+def _problem(about: Any) -> tuple[str, int]:
+    """Return what a file beside the rings says, and since when.
+
+    Raises:
+        TypeError: it says something else.
+        KeyError: neither.
+        ValueError: neither.
+    """
+    problem, since_ns = about["problem"], about["since_ns"]
     if type(problem) is not str or type(since_ns) is not int or not 0 <= since_ns < 1 << 63:
-        return "", None
+        raise ValueError(about)
     return problem[:_LONGEST_PROBLEM], since_ns
 
 

@@ -11,8 +11,8 @@ import json
 import logging
 import os
 import select
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias
 
 from haiprof.common.hang_files import NAME, Hang, document, file_name, hang_of
 from haiprof.common.owned_files import Folder
@@ -20,7 +20,6 @@ from haiprof.common.places import HANG_NAME, node_name
 from haiprof.common.printable import printable
 from haiprof.recorder.command import Command, say_in_note
 from haiprof.recorder.hang_watch import HangWatch
-from haiprof.recorder.node import NodeRecorder
 from haiprof.recorder.process import RecordedProcess
 from haiprof.recorder.process_folder import write_json
 from haiprof.recorder.stderr_of import say_on_stderr_of
@@ -30,20 +29,22 @@ log = logging.getLogger(__name__)
 #: Bytes of a line: with what comes around it a pipe takes it in one piece.
 _MOST: Final = select.PIPE_BUF - 64
 
+Tell: TypeAlias = Callable[[str, str, dict[str, Any]], None]
+
 
 class Hangs:
     """Watches for hangs, and makes them known."""
 
-    def __init__(self, run: Folder, rings: Folder, node: NodeRecorder, hang_after: float) -> None:
+    def __init__(self, run: Folder, rings: Folder, tell: Tell, hang_after: float) -> None:
         """Begin to watch.
 
         Args:
             run: its folder.
             rings: the folder of its rings.
-            node: takes events.
+            tell: takes events: kind, text and attributes.
             hang_after: what lasts less is no hang, s; 0: nothing is.
         """
-        self._files, self._rings, self._node = run, rings, node
+        self._files, self._rings, self._tell = run, rings, tell
         self._ranks: Sequence[RecordedProcess] = ()
         self._command: Command | None = None
         self._watch: HangWatch | None = HangWatch(
@@ -51,7 +52,7 @@ class Hangs:
         )
         if rings.has(HANG_NAME):
             text = "a new recorder took over, and looks anew whether the job hangs"
-            node.event("hang", text, {"over": True})
+            tell("hang", text, {"over": True})
             self._forget()
 
     def turn(self, processes: Sequence[RecordedProcess], command: Command | None) -> None:
@@ -87,7 +88,7 @@ class Hangs:
             write_json(self._rings, HANG_NAME, state)
         about = {"kind": hang.kind, "ranks": hang.ranks, "waiting": hang.waiting}
         attributes = {**about, "line": hang.line, "s": hang.lasts_s, "over": False}
-        self._node.event("hang", f"the job hangs. {hang.problem}", attributes)
+        self._tell("hang", f"the job hangs. {hang.problem}", attributes)
         try:
             if not _keep(self._files, hang, found, since_ns):
                 return  # a recorder before us has said it
@@ -96,7 +97,7 @@ class Hangs:
         self._say(printable(f"the job hangs. {hang.problem}; to do: {hang.advice}"))
 
     def _ends(self, text: str, seconds: float) -> None:
-        self._node.event("hang", text, {"s": seconds, "over": True})
+        self._tell("hang", text, {"s": seconds, "over": True})
         self._forget()
 
     def _forget(self) -> None:

@@ -25,6 +25,7 @@ from haiprof.common.owned_files import Folder, private_folder
 from haiprof.common.places import (
     CONTROL_FOLDER,
     DOORBELL_NAME,
+    FINDINGS_NAME,
     HANG_NAME,
     LOCK_NAME,
     PACE_NAME,
@@ -36,6 +37,8 @@ from haiprof.common.process_life import Life, process_is_alive
 from haiprof.common.wait_status import forget_statuses
 from haiprof.recorder.command import Command, commands_in, remove_note
 from haiprof.recorder.election import Election
+from haiprof.recorder.finding_watch import EVIDENCE_S
+from haiprof.recorder.findings import Findings
 from haiprof.recorder.hangs import Hangs
 from haiprof.recorder.memory_kills import MemoryKills
 from haiprof.recorder.node import NodeRecorder, has_been_recorded
@@ -54,6 +57,8 @@ _LOG_BYTES: Final = 16 << 20
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 #: How long to wait for the note of `haiprof run` on a command that has just ended, s.
 _NOTED_SECONDS: Final = 5.0
+#: How often stacks are sampled while evidence is gathered.
+_CLOSER_HZ: Final = 100.0
 #: With every process dead, a disk that stays full this long (s) is left to ``haiprof recover``.
 _GIVE_UP_SECONDS: Final = 600.0
 
@@ -141,11 +146,13 @@ class Recorder:
             return True
         self._look_at_pace()
         node = self._open_node()
-        hangs = Hangs(self._run, self._rings, node, self._hang_after)
+        hangs = Hangs(self._run, self._rings, node.event, self._hang_after)
+        findings = Findings(self._run, self._rings, node.event, self._look_closer)
         try:
             while True:
                 self._turn(node)
                 hangs.turn(list(self._processes.values()), self._running_command())
+                findings.turn(list(self._processes.values()))
                 if self._terminations > 1:
                     return not self._anybody_left()
                 if self._hopeless():
@@ -156,6 +163,7 @@ class Recorder:
                 self._sleep(doorbell, node)
         finally:
             hangs.close()
+            findings.close()
             # While we have the lock: the next recorder opens the same files. The log comes first:
             # somebody who waits for the node's files may then remove the folder.
             keep_log(self._rings, self._run)
@@ -258,6 +266,13 @@ class Recorder:
         wanted = hz if time.time_ns() < until else self._stack_hz
         if wanted != self._stacks.hz:
             self._stacks.hz = wanted
+
+    def _look_closer(self) -> None:
+        """Sample stacks more often while steps are slower than they were, to see why."""
+        # Whoever wants no stacks, or asked for many now, has his way.
+        if self._stack_hz and time.time_ns() >= self._burst[1]:
+            until = time.time_ns() + int(EVIDENCE_S * 1e9)
+            self._burst = max(self._stack_hz, _CLOSER_HZ), until
 
     def _look_at_pace(self) -> bool:
         """Adopt the pace that a session has asked for since the last call; False if none has."""
@@ -508,7 +523,7 @@ def tidy(rings: Folder, run: Folder | None) -> None:
     if run is not None:
         keep_log(rings, run)
     forget_statuses(rings)
-    for name in (RECORDER_LOG, DOORBELL_NAME, PACE_NAME, HANG_NAME, LOCK_NAME):
+    for name in (RECORDER_LOG, DOORBELL_NAME, PACE_NAME, HANG_NAME, FINDINGS_NAME, LOCK_NAME):
         rings.remove(name)
     with contextlib.suppress(OSError):
         above = private_folder(rings.path.parent)

@@ -23,6 +23,7 @@ from haiprof.common.places import RING_SUFFIX, removed
 from haiprof.common.process_life import Life, parent_of, started_at
 from haiprof.recorder import ending
 from haiprof.recorder.memory_kills import MemoryKills
+from haiprof.recorder.new_steps import NewSteps
 from haiprof.recorder.process_folder import claim, document, gpus_of, whole, write_json
 from haiprof.recorder.segments import Reach, TableWriter, close_stream, live_streams, reached
 from haiprof.recorder.stacks import ProcessStacks
@@ -122,6 +123,8 @@ class RecordedProcess:
         #: Collectives that it had asked for at the last look, and since when it is so many, s.
         self._asked = 0
         self._asked_at: float | None = None
+        #: None: nobody has asked for them.
+        self._steps: NewSteps | None = None
         #: Since when its ring has been closed, s.
         self._closed_since: float | None = None
         self._ending: dict[str, Any] | None = None
@@ -252,6 +255,12 @@ class RecordedProcess:
         since = self._asked_at
         return None if since is None else Standing(asked, time.monotonic() - since, 0.0)
 
+    def steps(self) -> list[tuple[int, int]]:
+        """Return the steps written since the last call: start, ns UTC, and duration, ns."""
+        if self._steps is None:
+            self._steps = NewSteps()
+        return self._steps.take()
+
     def drain(self) -> None:
         """Take from the ring what is new, and write it when it is time.
 
@@ -325,6 +334,8 @@ class RecordedProcess:
                 self._words.read(batch)
             elif name == "spans":
                 self._words.survived(batch)
+                if self._steps is not None:
+                    self._steps.read(batch)
         self._advance.read(columns.get("spans", {}))
         self._reader.clear()
         self._rows = 0

@@ -19,7 +19,7 @@ from recording import process_file, recorders, the_recorder, wait_for, wait_reco
 
 from haiprof.capture.socket import server
 from haiprof.cli.asking import ask_job
-from haiprof.common.places import HANG_NAME, control_socket
+from haiprof.common.places import FINDINGS_NAME, HANG_NAME, control_socket
 from haiprof.control.attach import RecordingPlan, attach
 from haiprof.control.client import ControlError
 from haiprof.control.find import find
@@ -278,3 +278,21 @@ def test_many_ranks_are_summed_up(
         "node#7: rank 7 says no",
         "node#9: rank 9 says no",
     ]
+
+
+def test_what_costs_a_job_time_is_shown(shm: Path, tmp_path: Path) -> None:
+    with job(STEPS, tmp_path, str(tmp_path / "logs")) as running:
+        running.ask("flush")
+        (lock,) = shm.glob("*/*/recorder.lock")
+        state = lock.with_name(FINDINGS_NAME)
+        costs = {"problem": "The loop waits\n", "since_ns": 10**18}
+        state.write_text(json.dumps({"findings": [costs] * 9}))
+        (row,) = listed()
+        assert row["findings"] == [costs] * 8
+        _, _, why = haiprof("ps").stdout.splitlines()
+        assert why.startswith("r loses time since 2001-09-09 ")
+        assert why.endswith("The loop waits\N{REPLACEMENT CHARACTER}")
+        for odd in ("", "[]", '{"findings": 5}', '{"findings": [5]}', '{"findings": [{}]}'):
+            state.write_text(odd)
+            (row,) = listed()
+            assert row["findings"] == []

@@ -441,6 +441,38 @@ def test_a_hang_is_shown_while_it_lasts(
     assert "node" in row(drawn(watched), "event")
 
 
+COSTS = {"over": False, "kind": "slow_loader", "ranks": [0, 1], "line": "load (t.py:9)"}
+OVER = {**COSTS, "over": True}
+
+
+@pytest.mark.parametrize(
+    ("said", "more"),
+    [
+        ([COSTS], "the DataLoader is too slow (rank 0, 1), at load (t.py:9)"),
+        ([{**COSTS, "line": None, "ranks": []}], "the DataLoader is too slow"),
+        ([COSTS, {**COSTS, "kind": "new"}, OVER], "new (rank 0, 1), at load (t.py:9)"),
+        ([COSTS, OVER], ""),
+        ([COSTS, {"over": True}], ""),
+        ([{**COSTS, "ranks": 5}], ""),
+        ([{**COSTS, "ranks": ["x"]}], ""),
+        ([{"over": False}], ""),
+    ],
+)
+def test_what_costs_time_is_shown_while_it_does(
+    tmp_path: Path, said: list[dict[str, object]], more: str
+) -> None:
+    run = write_run(tmp_path / "run", created_ns=time.time_ns())
+    write_process(run, 0, state="live", ended_ns=None, started_ns=time.time_ns())
+    write_live(run / "n0#0", schema.SPANS, [loop(20)])
+    node = write_node(run, state="live", started_ns=time.time_ns())
+    at = (time.time_ns() - T0) / SECOND
+    rows = [event(at, "finding", "it costs", attributes=attributes) for attributes in said]
+    write_live(node, schema.EVENTS, [[row] for row in rows])
+    watched = job(run)
+    assert watched.state().more == more
+    assert "it costs" in row(drawn(watched), "event")
+
+
 def test_how_it_ended(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", ranks=3)
     assert watched_state(run) == "ended"

@@ -5,10 +5,11 @@ Tests: tests/show/test_live.py.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -16,6 +17,7 @@ from typing import Final, NamedTuple
 from haiprof import schema
 from haiprof.errors import HaiprofError
 from haiprof.findings.endings import failed, interrupted
+from haiprof.findings.kinds import KINDS
 from haiprof.runs import ROLE_NODE, ROLE_RANK, Process
 from haiprof.show.live.history import TREND_SECONDS, StepHistory, Values
 from haiprof.show.live.places import Places
@@ -35,6 +37,8 @@ _LOST: Final = ("overwritten", "nested", "too_big", "no_lane", "no_place")
 #: A node's say in their attributes whether a hang goes on.
 _OF_NODE: Final = _EVENTS._replace(columns=(*_EVENTS.columns, "attributes"))
 _HANG: Final = "hang"
+#: … and whether a finding does.
+_FINDING: Final = "finding"
 #: Kinds of events that are worth a line while the job runs.
 SHOWN_EVENTS: Final = frozenset(
     {
@@ -42,6 +46,7 @@ SHOWN_EVENTS: Final = frozenset(
         "exit",
         "exception",
         _HANG,
+        _FINDING,
         "disk",
         "gpu_lost",
         "xid",
@@ -52,7 +57,7 @@ SHOWN_EVENTS: Final = frozenset(
         "recorder",
     }
 )
-#: Culprits of a hang that are named.
+#: Culprits of a hang that are named, and ranks of a finding.
 _NAMED: Final = 4
 _LIVE: Final = "live"
 #: Silence of this many seconds is reported: a recorder writes once a second.
@@ -81,6 +86,8 @@ class Watched:
     event: Event | None = None
     #: Of a node: whom its ranks wait for in a hang that goes on; empty: there is none.
     hang: str = ""
+    #: Of a node: what costs its ranks time, by kind and ranks.
+    findings: dict[str, str] = field(default_factory=dict)
     #: Where it is; None: nobody wants to see that.
     places: Places | None = None
     #: When it was last read, and when that last gave something new (time.monotonic).
@@ -221,6 +228,7 @@ class Job:
             watched.event = _latest_event(part, watched) or watched.event
             if watched.process.role == ROLE_NODE:
                 watched.hang = _latest_hang(part, watched.hang)
+                _keep_findings(part, watched.findings)
         for parts in new.values():
             watched.lost = max(watched.lost, *map(_lost, parts))
         if new and looked_before:  # the first file may be old
@@ -322,7 +330,8 @@ class Job:
             return State("hangs", hang)
         if all(w.steps.ended is None for w in ranks):
             return State("recording", "no step yet")
-        return State("recording", ", ".join(_ended_badly(ranks)))
+        costs = [text for w in self.nodes if w.live for text in w.findings.values()]
+        return State("recording", ", ".join([*_ended_badly(ranks), *costs]))
 
     def _waiting(self) -> State:
         left = self.run.warmup - (time.time_ns() - self.run.created_ns) / _NS
@@ -382,6 +391,32 @@ def _culprits(attributes: str) -> str:
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return ""
     return f"waits for rank {ranks}{line}" if ranks else "all ranks have come"
+
+
+def _keep_findings(part: Part, findings: dict[str, str]) -> None:
+    """Add what costs time, by the new events, and forget what does no longer."""
+    columns, texts = part.columns, part.texts
+    for row in range(len(columns["time"])):
+        said = int(columns["attributes"][row])
+        if texts["kind"][int(columns["kind"][row])] != _FINDING or said == NO_TEXT:
+            continue
+        with contextlib.suppress(ValueError, TypeError, KeyError, OverflowError, RecursionError):
+            about = json.loads(texts["attributes"][said])
+            if about["over"] and "kind" not in about:
+                findings.clear()
+                continue
+            kind, ranks = str(about["kind"]), [int(rank) for rank in about["ranks"]]
+            findings.pop(f"{kind} {ranks}", None)
+            if not about["over"]:
+                findings[f"{kind} {ranks}"] = _words(kind, ranks, about["line"])
+
+
+def _words(kind: str, ranks: Sequence[int], line: str | None) -> str:
+    """Say in a few words what costs time."""
+    text = KINDS[kind].title if kind in KINDS else kind
+    if 0 < len(ranks) <= _NAMED:
+        text += f" (rank {', '.join(map(str, ranks))})"
+    return f"{text}, at {line}" if line else text
 
 
 def _lost(part: Part) -> int:

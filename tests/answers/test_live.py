@@ -1,0 +1,77 @@
+"""What is said of a running job: what its steps take longer for, and what costs it time."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from recorded_cases import life, line, pair, rank, stats, torch_lines
+from runs import make_run
+
+from haiprof.answers.live import changed, lasting, look
+from haiprof.findings.recorded.case import Case
+
+LOADS = [line("input", 40, "Data.load (/job/data.py:7)"), *torch_lines(60)]
+
+
+def case(changes: dict[str, float] | None = None, lines: Any = (), **more: Any) -> Case:
+    return Case([rank(life(changes), lines or torch_lines(100))], **more)
+
+
+def test_what_has_become_slow_is_named() -> None:
+    (found,) = changed(case(), case({"dataloader": 31}, LOADS))
+    assert (found.kind, found.line) == ("slow_loader", "Data.load (/job/data.py:7)")
+    assert found.problem.startswith("A step takes 130 ms instead of 100 ms in the minute before. ")
+
+
+def test_a_rank_that_becomes_late_is_named() -> None:
+    (found,) = changed(Case(pair(None)), Case(pair({"forward": 20.0})))
+    assert (found.kind, found.ranks) == ("straggler", (1,))
+
+
+def test_what_was_as_slow_before_is_not_to_blame() -> None:
+    before, after = case({"dataloader": 31}, LOADS), case({"dataloader": 31, "forward": 60}, LOADS)
+    assert "slow_loader" in [each.kind for each in lasting(after)]
+    (found,) = changed(before, after)
+    assert (found.kind, found.phase) == ("regression", "forward")
+    assert "30 ms more in forward" in found.problem
+    assert "since then" in found.advice
+
+
+def test_nothing_is_said_of_steps_that_take_as_long() -> None:
+    slow = case({"dataloader": 31}, LOADS)
+    assert changed(slow, slow) == []
+    assert changed(case(), case({"dataloader": 3})) == []
+    assert changed(Case([]), slow) == []
+
+
+def test_what_lasts_is_what_costs_steps_their_time() -> None:
+    assert [each.kind for each in lasting(case({"dataloader": 31}, LOADS))] == ["slow_loader"]
+    grows = rank(life(), torch_lines(100), summary=stats(memory=0.0))
+    assert lasting(Case([grows])) == []
+
+
+def test_of_a_run_only_the_ranks_of_the_node_are_looked_at(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", ranks=2)
+    assert look(run, "n0", [(0, 1 << 62)]) == look(run, "n0", [(0, 1 << 62)])
+    assert look(run, "elsewhere", [(0, 1 << 62)]) == []
+    assert look(run, "n0", [(0, 1), (1, 2)]) == []
+
+
+def said(*words: str) -> Any:
+    program = "from haiprof.answers.live import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program, *words], check=True, capture_output=True,
+        timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    return json.loads(done.stdout)
+
+
+def test_it_says_so_as_json(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", ranks=2)
+    assert said("60", str(run), "n0", "0", "1") == {"findings": [], "problem": None}
+    assert "no such" in said("60", str(tmp_path / "none"), "n0", "0", "1")["problem"]
