@@ -38,6 +38,7 @@ class Options(NamedTuple):
     drain_hz: float = 4.0
     stack_hz: float = 10.0
     hang_after: float = 60.0
+    on_finding: str = ""
     ring_mib: int = 16
     hooks: bool = True
     kernels: str = "windows"
@@ -234,6 +235,18 @@ def _check_patience(value: Any) -> str | None:
     return None if value == 0 else _between(1, 1e6, "seconds")(value)
 
 
+def _check_command(value: Any) -> str | None:
+    if not isinstance(value, str) or "\0" in value:
+        return "must be a str"
+    import shlex
+
+    try:
+        shlex.split(value)
+    except ValueError as error:
+        return f"must be a command as a shell has it: {error}"
+    return None
+
+
 def _check_text(value: Any) -> str | None:
     return None if isinstance(value, str) and "\0" not in value else "must be a str"
 
@@ -279,6 +292,12 @@ OPTIONS: Final[dict[str, Option]] = {
             "seconds that ranks may wait for another before stderr says why (0: never)",
             float,
             _check_patience,
+        ),
+        Option(
+            "on_finding",
+            "command that is told of hangs and of what costs time, as JSON (empty: none)",
+            str,
+            _check_command,
         ),
         Option(
             "ring_mib", "shared memory of one process", int, _between(2, 1024, "MiB", whole=True)

@@ -24,7 +24,7 @@ _PROGRAM = "import sys; sys.path[:] = {paths!r}; from haiprof.recorder.__main__ 
 
 # Memory of a closed segment goes back to the system, so that the recorder's size does not depend on
 # how long the job runs. glibc raises both thresholds automatically unless they are set.
-_MEMORY = {
+MEMORY: Final = {
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_THRESHOLD_": "131072",
     "MALLOC_TRIM_THRESHOLD_": "131072",
@@ -94,6 +94,7 @@ def start_recorder(ring_dir: Path, run_dir: Path, options: Options) -> int:
         f"--drain-hz={options.drain_hz!r}",
         f"--stack-hz={options.stack_hz!r}",
         f"--hang-after={options.hang_after!r}",
+        f"--on-finding={options.on_finding}",
     ]
     try:
         access = options.access()
@@ -107,7 +108,7 @@ def start_recorder(ring_dir: Path, run_dir: Path, options: Options) -> int:
         for variable, value in os.environ.items()
         if variable not in (ENABLED_VARIABLE, "LD_PRELOAD", "CUDA_INJECTION64_PATH")
     }
-    environment = [f"{variable}={value}" for variable, value in (inherited | _MEMORY).items()]
+    environment = [f"{variable}={value}" for variable, value in (inherited | MEMORY).items()]
     log = open_rings(ring_dir).update(RECORDER_LOG, os.O_WRONLY | os.O_APPEND)
     try:
         # As bytes: the environment and paths of a job need not be UTF-8.

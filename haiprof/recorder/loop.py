@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 from haiprof._core import BrokenRing, StackSampler
 from haiprof.common.control_folder import remove_dead
@@ -31,6 +31,7 @@ from haiprof.common.places import (
     PACE_NAME,
     RECORDER_LOG,
     Access,
+    node_name,
     removed,
 )
 from haiprof.common.process_life import Life, process_is_alive
@@ -42,6 +43,7 @@ from haiprof.recorder.findings import Findings
 from haiprof.recorder.hangs import Hangs
 from haiprof.recorder.memory_kills import MemoryKills
 from haiprof.recorder.node import NodeRecorder, has_been_recorded
+from haiprof.recorder.on_finding import OnFinding
 from haiprof.recorder.outside import OutsideProcess, notes_in
 from haiprof.recorder.process import RecordedProcess, rings_in
 from haiprof.recorder.run_folder import open_run
@@ -75,6 +77,7 @@ class Recorder:
         drain_hz: float,
         stack_hz: float,
         hang_after: float,
+        on_finding: str = "",
         access: Access,
     ) -> None:
         """Prepare; nothing is touched before :meth:`run`."""
@@ -93,7 +96,7 @@ class Recorder:
         self._watched: Life | None = None
         self._kills = MemoryKills()
         self._stack_hz = stack_hz
-        self._hang_after = hang_after
+        self._hang_after, self._on_finding = hang_after, on_finding
         self._burst = 0.0, 0
         self._stacks = StackSampler(stack_hz)
         self._somebody_ended = False
@@ -146,13 +149,21 @@ class Recorder:
             return True
         self._look_at_pace()
         node = self._open_node()
-        hangs = Hangs(self._run, self._rings, node.event, self._hang_after)
-        findings = Findings(self._run, self._rings, node.event, self._look_closer)
+        about = {"run": self._run.path.name, "run_dir": str(self._run.path), "node": node_name()}
+        told = OnFinding(self._on_finding, about)
+
+        def tell(kind: str, text: str, attributes: dict[str, Any]) -> None:
+            node.event(kind, text, attributes)
+            told.add(kind, text, attributes)
+
+        hangs = Hangs(self._run, self._rings, tell, self._hang_after)
+        findings = Findings(self._run, self._rings, tell, self._look_closer)
         try:
             while True:
                 self._turn(node)
                 hangs.turn(list(self._processes.values()), self._running_command())
                 findings.turn(list(self._processes.values()))
+                told.turn()
                 if self._terminations > 1:
                     return not self._anybody_left()
                 if self._hopeless():
@@ -164,6 +175,7 @@ class Recorder:
         finally:
             hangs.close()
             findings.close()
+            told.close()
             # While we have the lock: the next recorder opens the same files. The log comes first:
             # somebody who waits for the node's files may then remove the folder.
             keep_log(self._rings, self._run)

@@ -60,15 +60,22 @@ def reports(folder: Path) -> list[Path]:
 
 
 def test_a_rank_that_does_nothing_is_reported_once(shm: Path, tmp_path: Path) -> None:
-    job = started(tmp_path, "naps", "--hang-after", "2")
+    told = tmp_path / "told"
+    command = f"sh -c 'cat > {told}.part && mv {told}.part {told}'"
+    job = started(tmp_path, "naps", "--hang-after", "2", "--on-finding", command)
     try:
         (file,) = wait_for(lambda: reports(tmp_path), seconds=120, what="the report of the hang")
+        wait_for(told.exists, what="the command")
     finally:
         (tmp_path / "END").touch()
         _, err = job.communicate(timeout=120)
     assert job.returncode == 0, err
     hang = json.loads(file.read_text())["hang"]
     assert (hang["kind"], hang["ranks"], hang["waiting"]) == ("rank_never_arrived", [1], [0])
+    said = json.loads(told.read_text())
+    event = said["events"][0]
+    assert (said["run"], event["event"], event["kind"]) == ("r", "hang", "rank_never_arrived")
+    assert event["ranks"] == [1]
     (line,) = [line for line in err.splitlines() if "hangs" in line]
     assert line.startswith("haiprof: the job hangs. Rank 1 never came to all_reduce number 4")
     assert "naps (" in line
