@@ -21,8 +21,8 @@ from haiprof.recorder.step_watch import Change, StepWatch
 
 log = logging.getLogger(__name__)
 
-#: Of a core, for each rank: what looks may take in the long run.
-_SHARE: Final = 0.001
+#: Of a core, for each rank: what looks may take in the long run. To watch the steps takes 0.0003.
+_SHARE: Final = 0.0007
 #: The last so many seconds are looked at, the first time when training has lasted that long.
 _WINDOW_S: Final = 60.0
 #: How often steps are looked at, s.

