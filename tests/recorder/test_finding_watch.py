@@ -193,7 +193,7 @@ def test_looks_that_fail_are_tried_again_later() -> None:
     job.trains(250)
     assert len(job.looks) == 1
     job.looks[0].said = ValueError("was ended")
-    job.trains(70)
+    job.trains(100)
     assert len(job.looks) == 2
     job.watch.end()
     assert job.looks[1].ended
