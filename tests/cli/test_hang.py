@@ -179,6 +179,30 @@ def test_a_rank_that_never_starts(shm: Path, tmp_path: Path) -> None:
     assert "no process of rank 2 was found" in hang["problem"]
 
 
+def test_a_rank_at_a_breakpoint_keeps_the_others_and_none_hangs(shm: Path, tmp_path: Path) -> None:
+    program = """
+joined()
+trained()
+def looks():
+    hangs()
+    import pdb
+    pdb.Pdb(stdin=open(os.pipe()[0]), stdout=open(os.devnull, "w")).set_trace()
+if RANK == 1:
+    looks()
+hangs()
+sum_up()
+"""
+    with hanging(tmp_path, program, 2) as job:
+
+        def found() -> Any:
+            done = haiprof("hang", job.script, "--seconds", "1")
+            return done if done.stdout.startswith("Nothing hangs: Rank 1 ") else None
+
+        done = wait_for(found, seconds=90, what="that rank 0 waits")
+    assert done.returncode == 0
+    assert "; rank 1 is at a breakpoint, at looks (" in done.stdout.splitlines()[0]
+
+
 def test_what_goes_on_does_not_hang(shm: Path, tmp_path: Path) -> None:
     program = """
 joined()

@@ -81,6 +81,45 @@ def test_a_rank_that_does_nothing_is_reported_once(shm: Path, tmp_path: Path) ->
     assert "naps (" in line
 
 
+ALONE = """
+import os, time
+import torch
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def naps():
+    while not os.path.exists("END"):
+        time.sleep(0.1)
+for step in range(20):
+    optimizer.zero_grad()
+    model(torch.ones(4, 8)).sum().backward()
+    optimizer.step()
+    if step == 10:
+        naps()
+"""
+
+
+def test_a_job_of_one_process_is_reported_and_the_command_says_the_same(
+    shm: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "alone.py").write_text(ALONE)
+    options = ("--log-dir", "logs", "--run", "r", "--hang-after", "2")
+    job = start_haiprof("run", *options, "--", sys.executable, "alone.py", cwd=tmp_path)
+    try:
+        (file,) = wait_for(lambda: reports(tmp_path), seconds=120, what="the report of the hang")
+        asked = haiprof("hang", "alone.py", "--seconds", "1")
+    finally:
+        (tmp_path / "END").touch()
+        _, err = job.communicate(timeout=120)
+    assert job.returncode == 0, err
+    hang = json.loads(file.read_text())["hang"]
+    assert (hang["kind"], hang["ranks"], hang["waiting"]) == ("stands_still", [0], [])
+    (line,) = [line for line in err.splitlines() if "hangs" in line]
+    assert line.startswith("haiprof: the job hangs. The job has got no further for ")
+    assert "naps (" in line
+    assert asked.returncode == 4
+    assert asked.stdout.startswith("The job has got no further for ")
+
+
 def test_it_is_said_where_haiprof_run_speaks_wherever_its_ranks_do(
     shm: Path, tmp_path: Path
 ) -> None:
