@@ -12,6 +12,7 @@ from haiprof.common.numbers import milliseconds, percent, size
 from haiprof.findings import endings
 from haiprof.findings.finding import LEAST, Finding
 from haiprof.findings.recorded.hang_rules import KINDS as HANGS
+from haiprof.runs import Process
 from haiprof.views.intervals import merge
 from haiprof.views.run import blocks
 from haiprof.views.run.gpu_use import added
@@ -54,17 +55,7 @@ def headline(
 def _steps(ranks: list[Summary]) -> str:
     stepped = [s for s in ranks if s.steps]
     if not stepped:
-        states = {s.process.state for s in ranks}
-        if ranks and all(s.process.outside for s in ranks):
-            why = f"the job was only watched from outside: {ranks[0].process.outside}"
-        elif "live" in states:
-            why = "the job may not have finished its first one yet"
-        else:
-            why = (
-                "the job may have ended before its first one, or its loop uses neither an "
-                "optimizer nor a DataLoader of torch: mark steps with haiprof.step()"
-            )
-        return f"No step was recorded: {why}"
+        return f"No step was recorded: {_why_no_step([s.process for s in ranks])}"
     counts: dict[object, int] = {}
     for summary in stepped:
         counts[summary.rank] = counts.get(summary.rank, 0) + summary.steps
@@ -94,6 +85,25 @@ def _steps(ranks: list[Summary]) -> str:
     every = {s.rank for s in ranks}
     without = len(every) - len(counts)
     return line + (f"; {without} of {len(every)} ranks recorded no step" if without else "")
+
+
+def _why_no_step(processes: Sequence[Process]) -> str:
+    if not processes:
+        return (
+            "no process of the job imported torch and trained, or the Python of those that did has "
+            "no haiprof: 'python -m haiprof doctor' with that Python says so"
+        )
+    if all(process.outside for process in processes):
+        return f"the job was only watched from outside: {processes[0].outside}"
+    unseen = (
+        "or its loop uses neither an optimizer nor a DataLoader of torch: mark steps with "
+        "haiprof.step()"
+    )
+    if any(process.state == "live" for process in processes):
+        return f"the job has not finished its first one yet, {unseen}"
+    if any(process.ending and process.ending.kind == endings.STOPPED for process in processes):
+        return f"the recording ended before the job's first one, {unseen}"
+    return f"the job ended before its first one, {unseen}"
 
 
 def _machine(ranks: list[Summary], nodes: list[Summary]) -> str:

@@ -53,14 +53,33 @@ def test_a_rank_that_nobody_waits_for_is_not_blamed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("state", "why"),
-    [("closed", "mark steps with haiprof.step()"), ("live", "may not have finished its first")],
+    [("closed", "the job ended before its first one"), ("live", "has not finished its first one")],
 )
 def test_without_steps_it_says_so_and_why(tmp_path: Path, state: str, why: str) -> None:
     lines = Analyzer(one_rank(tmp_path / "r", [], state=state)).headline()
     assert lines[0].startswith("No step was recorded")
     assert why in lines[0]
+    assert "mark steps with haiprof.step()" in lines[0]
     assert "not sampled" in lines[1]
     assert lines[2] == "Without steps nothing can be said about a bottleneck"
+
+
+def test_a_recording_that_ended_before_training_began_is_no_end_of_the_job(tmp_path: Path) -> None:
+    stopped = {"kind": "stopped", "text": "its recording ended", "time_ns": runs.T0}
+    lines = Analyzer(one_rank(tmp_path / "r", [], state="closed", ended=stopped)).headline()
+    assert lines[0].startswith(
+        "No step was recorded: the recording ended before the job's first one, or its loop uses"
+    )
+
+
+def test_a_job_that_never_imports_torch_is_told_so(tmp_path: Path) -> None:
+    run = runs.write_run(tmp_path / "r")
+    runs.write_node(run)
+    assert (
+        Analyzer(run)
+        .headline()[0]
+        .startswith("No step was recorded: no process of the job imported torch and trained, or")
+    )
 
 
 def test_a_job_that_was_watched_from_outside_has_no_step_for_that_reason(tmp_path: Path) -> None:
