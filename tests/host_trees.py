@@ -35,6 +35,10 @@ FILES: dict[str, bytes] = {
         "SwapFree: 3 kB\nHugePages_Total: 8\nHugePages_Free: 3\nHugepagesize: 2048 kB\n",
         "net/dev": "  eth0: 10 1 2 3 0 0 0 0 20 1 2 3 0 0 0 0\n",
         "net/snmp": "Tcp: MaxConn OutSegs RetransSegs\nTcp: -1 30 4\n",
+        "net/netstat": "TcpExt: ListenOverflows ListenDrops TW\nTcpExt: 3 5 7\n",
+        "net/softnet_stat": "0000000a 00000002 00000003 00000000\n0000000b 00000000 00000001\n",
+        "vmstat": "allocstall_normal 3\nallocstall_movable 4\nthp_fault_alloc 5\npswpin 6\n",
+        "10/task/10/schedstat": "7000 9000 5\n",
         "diskstats": " 8 0 sda 1 0 20 1 1 0 30 1 0 40 1\n 8 1 sda1 1 0 20 1 1 0 30 1 0 40 1\n",
         "pressure/cpu": "some avg10=0.00 avg60=0.00 avg300=0.00 total=50\n",
         "pressure/io": "some avg10=0.00 avg60=0.00 avg300=0.00 total=50\n"

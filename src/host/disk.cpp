@@ -1,4 +1,4 @@
-// Traffic of the node's disks, from /proc/diskstats.
+// Traffic of the node's disks, and how long requests take, from /proc/diskstats.
 //
 // Only whole disks that stand for hardware: a byte written to a file on LVM on a partition appears
 // in the rows of the dm device, the partition and the disk, and is counted at the disk.
@@ -26,6 +26,12 @@ using sampler::Status;
 constexpr std::string_view kRead = "disk.read.bytes_per_s";
 constexpr std::string_view kWrite = "disk.write.bytes_per_s";
 constexpr std::string_view kBusy = "disk.busy.percent";
+constexpr std::string_view kReadTime = "disk.read_latency.milliseconds";
+constexpr std::string_view kWriteTime = "disk.write_latency.milliseconds";
+constexpr std::string_view kQueue = "disk.queue.requests";
+
+// A limit for the mean time of a request: an hour. A share is never above its scale.
+constexpr std::uint64_t kLongestMs = 3'600'000;
 
 constexpr double kSector = 512.0;  // of /proc/diskstats, whatever the disk's own sector is
 
@@ -46,6 +52,9 @@ struct Disk {
   SeriesId read = sampler::kNoSeries;
   SeriesId write = sampler::kNoSeries;
   SeriesId busy = sampler::kNoSeries;
+  SeriesId read_time = sampler::kNoSeries;
+  SeriesId write_time = sampler::kNoSeries;
+  SeriesId queue = sampler::kNoSeries;
 };
 
 class Disks final : public sampler::Source {
@@ -67,7 +76,7 @@ class Disks final : public sampler::Source {
   }
 
   std::vector<sampler::Part> describe(const Status& status) const override {
-    return {{std::string(name()), status, {kRead, kWrite, kBusy}}};
+    return {{std::string(name()), status, {kRead, kWrite, kBusy, kReadTime, kWriteTime, kQueue}}};
   }
 
  private:
@@ -75,15 +84,18 @@ class Disks final : public sampler::Source {
     std::uint64_t device[2];
     std::string_view name;
     if (next_numbers(line, device) < 2 || !next_word(line, name)) return;
-    // reads merged sectors ms, writes merged sectors ms, in flight, ms busy
-    std::uint64_t column[10] = {};
-    if (next_numbers(line, column) < 10) return;
+    // reads merged sectors ms, writes merged sectors ms, in flight, ms busy, ms of all in flight
+    std::uint64_t column[11] = {};
+    if (next_numbers(line, column) < 11) return;
     Disk* disk = disks_.find(name);
     if (disk == nullptr) disk = add(name, table);
     if (disk == nullptr || !disk->counted) return;
     table.rate(disk->read, column[2]);
     table.rate(disk->write, column[6]);
     table.share(disk->busy, column[9] * 1'000'000, table.now_ns());
+    table.share(disk->read_time, column[3], column[0] * kLongestMs);
+    table.share(disk->write_time, column[7], column[4] * kLongestMs);
+    table.rate(disk->queue, column[10]);
   }
 
   Disk* add(std::string_view name, SeriesTable& table) {
@@ -93,6 +105,10 @@ class Disks final : public sampler::Source {
       disk.read = table.add(kRead, name, 0, kSector, Emit::once_moved);
       disk.write = table.add(kWrite, name, 0, kSector, Emit::once_moved);
       disk.busy = table.add(kBusy, name, 0, 100.0, Emit::once_moved);
+      constexpr double kLongest = kLongestMs;
+      disk.read_time = table.add(kReadTime, name, 0, kLongest, Emit::once_moved);
+      disk.write_time = table.add(kWriteTime, name, 0, kLongest, Emit::once_moved);
+      disk.queue = table.add(kQueue, name, 0, 1e-3, Emit::once_moved);
     }
     return disks_.add(name, disk);
   }

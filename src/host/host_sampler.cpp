@@ -20,7 +20,7 @@ constexpr std::uint64_t kPlacementNs = 10'000'000'000;
 void add_basic(sampler::Sampler& sampler, const Roots& roots, std::uint64_t interval_ns) {
   const auto processes = std::make_shared<Processes>(roots.own_procfs);
   for (const auto make_source :
-       {make_cpu, make_memory, make_network, make_tcp, make_pressure, make_numa}) {
+       {make_cpu, make_memory, make_vmstat, make_network, make_tcp, make_softnet, make_pressure, make_numa}) {
     sampler.add(make_source(roots), interval_ns);
   }
   sampler.add(make_process(roots, processes), interval_ns);

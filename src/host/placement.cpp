@@ -1,5 +1,5 @@
-// Placement of the threads of each watched process: CPU time by NUMA node, and the CPUs that the
-// process may use at all. The views interpret that.
+// Placement of the threads of each watched process: CPU time by NUMA node, the CPUs that the
+// process may use at all, and how long its threads waited for one. The views interpret that.
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,6 +23,7 @@ namespace haiprof::host {
 
 namespace {
 
+using sampler::Emit;
 using sampler::kNoSeries;
 using sampler::SeriesId;
 using sampler::SeriesTable;
@@ -31,6 +32,8 @@ using sampler::Status;
 
 constexpr std::string_view kCpuNode = "proc.cpu_node.percent";
 constexpr std::string_view kAllowed = "proc.allowed_cpus.count";
+constexpr std::string_view kWait = "proc.threads_wait.percent";
+constexpr double kPercentOfSecond = 1e-7;  // of ns in a second
 
 // Of the node with the number that is the place in the vector.
 struct OnNode {
@@ -40,7 +43,9 @@ struct OnNode {
 
 struct Watched {
   Watched(const std::string& procfs, pid_t watched)
-      : pid(watched), status(procfs + "/" + std::to_string(watched) + "/status"), threads(procfs) {}
+      : pid(watched),
+        status(procfs + "/" + std::to_string(watched) + "/status"),
+        threads(procfs, true) {}
 
   pid_t pid;
   File status;
@@ -48,6 +53,8 @@ struct Watched {
   SeriesId allowed_series = kNoSeries;
   Threads threads;
   std::vector<OnNode> nodes;
+  std::uint64_t waited_ns = 0;
+  SeriesId wait_series = kNoSeries;
 };
 
 class Placement final : public sampler::Source {
@@ -68,12 +75,14 @@ class Placement final : public sampler::Source {
     unwatch(pid, table);
     Watched& added = watched_.emplace_back(roots_.own_procfs, pid);
     added.allowed_series = table.add(kAllowed, {}, pid);
+    added.wait_series = table.add(kWait, {}, pid, kPercentOfSecond, Emit::once_moved);
   }
 
   void unwatch(pid_t pid, SeriesTable& table) noexcept override {
     std::erase_if(watched_, [&](const Watched& watched) {
       if (watched.pid != pid) return false;
       table.remove(watched.allowed_series);
+      table.remove(watched.wait_series);
       for (const OnNode& node : watched.nodes) table.remove(node.series);
       return true;
     });
@@ -91,7 +100,8 @@ class Placement final : public sampler::Source {
 
   std::vector<sampler::Part> describe(const Status& status) const override {
     std::vector<sampler::Part> parts = {{"placement_cpu", status, {kCpuNode}},
-                                        {"placement_affinity", status, {kAllowed}}};
+                                        {"placement_affinity", status, {kAllowed}},
+                                        {"placement_wait", status, {kWait}}};
     if (!status.ok()) return parts;
     if (watched_.empty()) {
       const Status idle{State::absent, "no process is watched", "start a job, or attach to one"};
@@ -156,7 +166,9 @@ class Placement final : public sampler::Source {
     for (const Thread& thread : watched.threads.all()) {
       const Node* node = node_of_cpu(nodes_, thread.cpu);
       if (node != nullptr) watched.nodes[node->number].ticks += thread.grown;
+      watched.waited_ns += thread.waited_ns;
     }
+    table.rate(watched.wait_series, watched.waited_ns);
     for (const OnNode& node : watched.nodes) table.rate(node.series, node.ticks);
   }
 

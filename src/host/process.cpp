@@ -37,6 +37,7 @@ constexpr double kPercentOfSecond = 1e-7;  // of ns in a second
 constexpr std::string_view kTotalNames[kTotals] = {
     "proc.cpu.percent",
     "proc.major_faults.per_s",
+    "proc.minor_faults.per_s",
     "io.syscall_read.bytes_per_s",
     "io.syscall_write.bytes_per_s",
     "io.storage_read.bytes_per_s",

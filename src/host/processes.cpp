@@ -284,6 +284,7 @@ void Processes::read_process(Process& process) {
   process.latest.reaped_minor_faults = stat.reaped_minor_faults;
   process.latest.totals[kCpuTicks] = stat.ticks;
   process.latest.totals[kMajorFaults] = stat.major_faults;
+  process.latest.totals[kMinorFaults] = stat.minor_faults;
   process.resident_pages = stat.resident_pages;
   read_io(process);
   if (process.status) read_root(process);

@@ -29,6 +29,7 @@ namespace haiprof::host {
 enum Total : std::size_t {
   kCpuTicks,  // user and system, in clock ticks
   kMajorFaults,
+  kMinorFaults,
   kSyscallRead,  // bytes through read() and its like
   kSyscallWrite,
   kStorageRead,  // bytes from and to block devices and network file systems

@@ -23,8 +23,10 @@ std::string network_file(const Roots& roots, const std::string& name);
 
 std::unique_ptr<sampler::Source> make_cpu(const Roots& roots);
 std::unique_ptr<sampler::Source> make_memory(const Roots& roots);
+std::unique_ptr<sampler::Source> make_vmstat(const Roots& roots);
 std::unique_ptr<sampler::Source> make_network(const Roots& roots);
 std::unique_ptr<sampler::Source> make_tcp(const Roots& roots);
+std::unique_ptr<sampler::Source> make_softnet(const Roots& roots);
 std::unique_ptr<sampler::Source> make_disk(const Roots& roots);
 std::unique_ptr<sampler::Source> make_pressure(const Roots& roots);
 std::unique_ptr<sampler::Source> make_cgroup(const Roots& roots);

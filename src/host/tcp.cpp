@@ -1,5 +1,5 @@
-// TCP's segments: sent, and sent again because the network lost them. From /proc/net/snmp, which
-// counts those of a network namespace.
+// TCP's segments, sent, and sent again because the network lost them, and connections that nobody
+// took in time. From /proc/net/snmp and netstat, which count those of a network namespace.
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -21,15 +21,18 @@ using sampler::SeriesId;
 using sampler::SeriesTable;
 using sampler::Status;
 
-constexpr std::size_t kMetrics = 2;
-constexpr std::string_view kNames[kMetrics] = {"tcp.sent.segments_per_s",
-                                               "tcp.retransmitted.segments_per_s"};
-constexpr std::string_view kColumns[kMetrics] = {"OutSegs", "RetransSegs"};
-constexpr std::string_view kProtocol = "Tcp:";
+constexpr std::size_t kMetrics = 4;
+constexpr std::string_view kNames[kMetrics] = {
+    "tcp.sent.segments_per_s", "tcp.retransmitted.segments_per_s", "tcp.listen_overflows.per_s",
+    "tcp.listen_drops.per_s"};
+constexpr std::string_view kColumns[kMetrics] = {"OutSegs", "RetransSegs", "ListenOverflows",
+                                                 "ListenDrops"};
+constexpr std::size_t kOfSegments = 2;  // the first ones, of /proc/net/snmp
 
 class Tcp final : public sampler::Source {
  public:
-  explicit Tcp(const Roots& roots) : file_(network_file(roots, "snmp")) {}
+  explicit Tcp(const Roots& roots)
+      : segments_(network_file(roots, "snmp")), listening_(network_file(roots, "netstat")) {}
 
   std::string_view name() const noexcept override { return "tcp"; }
 
@@ -37,43 +40,55 @@ class Tcp final : public sampler::Source {
     for (std::size_t i = 0; i < kMetrics && series_[i] == kNoSeries; ++i) {
       series_[i] = table.add(kNames[i], {}, 0, 1.0, Emit::once_moved);
     }
-    return read_procfs(file_, buffer_);
+    listens_ = read_procfs(listening_, buffer_);
+    return read_procfs(segments_, buffer_);
   }
 
   Status read(SeriesTable& table) override {
-    Status status = read_procfs(file_, buffer_);
-    if (!status.ok()) return status;
-    std::string_view text = buffer_.text();
-    std::string_view names, numbers;
-    if (!next_row(text, names) || !next_row(text, numbers)) return status;
-    std::string_view name, number;
-    while (next_word(names, name) && next_word(numbers, number)) {
-      for (std::size_t i = 0; i < kMetrics; ++i) {
-        std::uint64_t value = 0;
-        if (name == kColumns[i] && to_number(number, value)) table.rate(series_[i], value);
-      }
-    }
+    listens_ = read_procfs(listening_, buffer_);
+    if (listens_.ok()) put("TcpExt:", kOfSegments, kMetrics, table);
+    Status status = read_procfs(segments_, buffer_);
+    if (status.ok()) put("Tcp:", 0, kOfSegments, table);
     return status;
   }
 
   std::vector<sampler::Part> describe(const Status& status) const override {
-    return {{std::string(name()), status, {std::begin(kNames), std::end(kNames)}}};
+    const auto* listening = std::begin(kNames) + kOfSegments;
+    return {{std::string(name()), status, {std::begin(kNames), listening}},
+            {"tcp_listen", status.ok() ? listens_ : status, {listening, std::end(kNames)}}};
   }
 
  private:
+  // From two rows of a protocol, the names and the numbers, the metrics from `first` to `end`.
+  void put(std::string_view protocol, std::size_t first, std::size_t end, SeriesTable& table) {
+    std::string_view text = buffer_.text();
+    std::string_view names, numbers;
+    if (!next_row(text, protocol, names) || !next_row(text, protocol, numbers)) return;
+    std::string_view name, number;
+    while (next_word(names, name) && next_word(numbers, number)) {
+      for (std::size_t i = first; i < end; ++i) {
+        std::uint64_t value = 0;
+        if (name == kColumns[i] && to_number(number, value)) table.rate(series_[i], value);
+      }
+    }
+  }
+
   // What follows the protocol in the next of its two rows.
-  static bool next_row(std::string_view& text, std::string_view& row) noexcept {
+  static bool next_row(std::string_view& text, std::string_view protocol,
+                       std::string_view& row) noexcept {
     while (next_line(text, row)) {
-      if (!row.starts_with(kProtocol)) continue;
-      row.remove_prefix(kProtocol.size());
+      if (!row.starts_with(protocol)) continue;
+      row.remove_prefix(protocol.size());
       return true;
     }
     return false;
   }
 
-  File file_;
+  File segments_;
+  File listening_;
   Buffer buffer_;
-  SeriesId series_[kMetrics] = {kNoSeries, kNoSeries};
+  Status listens_;
+  SeriesId series_[kMetrics] = {kNoSeries, kNoSeries, kNoSeries, kNoSeries};
 };
 
 }  // namespace

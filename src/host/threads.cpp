@@ -45,10 +45,16 @@ void Threads::list(pid_t process, Buffer& buffer) {
     if (!to_number(entry->d_name, tid) || tid == 0 || tid > (1u << 22)) continue;
     Thread thread;
     thread.tid = static_cast<pid_t>(tid);
-    File stat(folder + "/" + entry->d_name + "/stat");
-    if (stat.read(buffer) == 0 && parse_thread_stat(buffer.text(), thread)) {
-      threads_.push_back(thread);
+    const std::string place = folder + "/" + entry->d_name;
+    File stat(place + "/stat");
+    if (stat.read(buffer) != 0 || !parse_thread_stat(buffer.text(), thread)) continue;
+    if (File waits(place + "/schedstat"); waits_ && waits.read(buffer) == 0) {
+      // How long it ran, and how long it waited to run.
+      std::uint64_t ran[2] = {};
+      std::string_view text = buffer.text();
+      if (next_numbers(text, ran) == 2) thread.wait_ns = ran[1];
     }
+    threads_.push_back(thread);
   }
 }
 
@@ -68,8 +74,10 @@ void Threads::look(const std::vector<pid_t>& processes, Buffer& buffer) {
         before != before_.end() && before->tid == thread.tid && before->start == thread.start;
     if (same) {
       thread.grown = thread.ticks - std::min(thread.ticks, before->ticks);
+      thread.waited_ns = thread.wait_ns - std::min(thread.wait_ns, before->wait_ns);
     } else if (!before_.empty() && thread.start > newest) {
       thread.grown = thread.ticks;  // younger than all known ones: born since
+      thread.waited_ns = thread.wait_ns;
     }
   }
 }

@@ -148,6 +148,34 @@ def test_memory_of_an_old_kernel_has_no_available_and_so_no_used(node: Node) -> 
     assert memory(node.tick(node.sampler())) == {"mem.total.bytes": 1000 * 1024}
 
 
+VMSTAT = """\
+nr_free_pages 5000
+pswpin {swapped}
+allocstall_dma 1
+allocstall_normal {stalls}
+compact_stall 7
+thp_fault_alloc {huge}
+thp_split_page 0
+thp_split_page_failed 5
+numa_pages_migrated 0
+"""
+
+
+def test_what_the_kernel_did_to_find_memory(node: Node) -> None:
+    node.write("vmstat", VMSTAT.format(swapped=0, stalls=5, huge=100))
+    sampler = node.sampler()
+    node.tick(sampler)
+    node.write("vmstat", VMSTAT.format(swapped=30, stalls=25, huge=100))
+    names = ("mem.reclaim", "mem.compaction", "mem.huge_page_", "mem.swap_", "numa.")
+    values = {k[1]: v for k, v in node.tick(sampler, 2.0).items() if k[1].startswith(names)}
+    assert values == {
+        "mem.reclaim_stalls.per_s": 10.0,
+        "mem.compaction_stalls.per_s": 0.0,
+        "mem.huge_page_faults.per_s": 0.0,
+        "mem.swap_in.pages_per_s": 15.0,
+    }
+
+
 # ---- network
 
 NET = """\
@@ -198,6 +226,53 @@ def test_segments_that_tcp_sends_again(node: Node) -> None:
         "tcp.sent.segments_per_s": 100.0,
         "tcp.retransmitted.segments_per_s": 10.0,
     }
+
+
+NETSTAT = """\
+TcpExt: SyncookiesSent ListenOverflows ListenDrops TW
+TcpExt: 0 {overflows} {drops} 9
+IpExt: InNoRoutes ListenDrops
+IpExt: 1 2
+"""
+
+
+def test_connections_that_nobody_took_in_time(node: Node) -> None:
+    node.write("net/snmp", SNMP.format(sent=1, again=1))
+    sampler = node.sampler()
+    assert states(sampler)["tcp_listen"] == "absent"
+    node.write("net/netstat", NETSTAT.format(overflows=2, drops=0))
+    assert not any("listen" in metric for _, metric, _ in node.tick(sampler))
+    assert states(sampler)["tcp_listen"] == "ok"
+    node.write("net/netstat", NETSTAT.format(overflows=8, drops=0))
+    values = {k[1]: v for k, v in node.tick(sampler, 2.0).items() if "listen" in k[1]}
+    assert values == {"tcp.listen_overflows.per_s": 3.0}  # nothing was ever dropped
+
+
+def softnet(*rows: tuple[int, int]) -> str:
+    return "".join(
+        f"00aa{i:04x} {drops:08x} {short:08x}" + " 00000000" * 10 + "\n"
+        for i, (drops, short) in enumerate(rows)
+    )
+
+
+def test_packets_that_no_cpu_could_take_in_time(node: Node) -> None:
+    node.write("net/softnet_stat", softnet((0, 0), (0x10, 0)))
+    sampler = node.sampler()
+    node.tick(sampler)
+    node.write("net/softnet_stat", softnet((2, 0), (0x1A, 0)))
+    values = {k[1]: v for k, v in node.tick(sampler, 2.0).items() if "softnet" in k[1]}
+    assert values == {"net.softnet_drops.per_s": 6.0}
+
+
+def test_what_a_cpu_had_dropped_is_not_new_when_it_comes_back(node: Node) -> None:
+    node.write("net/softnet_stat", softnet((1, 1), (100, 100)))
+    sampler = node.sampler()
+    node.tick(sampler)
+    for rows in (((1, 1),), ((1, 1), (100, 100))):
+        node.write("net/softnet_stat", softnet(*rows))
+        assert (0, "net.softnet_drops.per_s", None) not in node.tick(sampler)
+    assert (0, "net.softnet_drops.per_s", None) not in node.tick(sampler)  # a baseline
+    assert node.tick(sampler)[0, "net.softnet_drops.per_s", None] == 0.0
 
 
 def test_interface_that_appears_starts_with_a_baseline(node: Node) -> None:
@@ -335,6 +410,18 @@ def test_only_whole_disks_are_counted(node: Node) -> None:
     assert values[0, "disk.read.bytes_per_s", "sda"] == 2 * 512
     assert values[0, "disk.write.bytes_per_s", "sda"] == 4 * 512
     assert values[0, "disk.busy.percent", "sda"] == pytest.approx(25.0)
+
+
+def test_how_long_requests_take_and_how_many_wait(node: Node) -> None:
+    node.write("diskstats", " 259 0 nvme0n1 100 0 800 50 200 0 1600 90 3 140 1000 5 0 0 0\n")
+    sampler = node.sampler()
+    node.tick(sampler)
+    node.write("diskstats", " 259 0 nvme0n1 120 0 960 150 200 0 1600 90 3 1140 9000 5 0 0 0\n")
+    values = {k[1]: v for k, v in node.tick(sampler, 2.0).items() if k[2] == "nvme0n1"}
+    assert values["disk.read_latency.milliseconds"] == pytest.approx(5.0)
+    assert "disk.write_latency.milliseconds" not in values  # none ended
+    assert values["disk.queue.requests"] == pytest.approx(4.0)
+    assert values["disk.busy.percent"] == pytest.approx(50.0)
 
 
 # ---- pressure

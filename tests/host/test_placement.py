@@ -62,6 +62,28 @@ def lies_on(values: dict[Key, float], pid: int = PID) -> dict[str | None, float]
 # ---- threads
 
 
+def test_all_threads_that_wait_for_a_cpu_add_up(node: Node) -> None:
+    def waited(tid: int, seconds: float) -> None:
+        node.write(f"{PID}/task/{tid}/schedstat", f"5 {round(seconds * SECOND)} 3\n")
+
+    for tid in (10, 12):
+        thread(node, tid, ticks=1, cpu=0)
+        waited(tid, 100.0)
+    sampler = watching(node)
+    waited(10, 105.0)
+    waited(12, 120.0)
+    thread(node, 13, ticks=0, cpu=0, start=600)  # born since: all of it is new
+    waited(13, 5.0)
+    assert node.tick(sampler, 10.0)[PID, "proc.threads_wait.percent", None] == pytest.approx(300.0)
+    assert node.tick(sampler, 10.0)[PID, "proc.threads_wait.percent", None] == 0.0
+
+
+def test_a_kernel_that_does_not_count_how_long_threads_wait(node: Node) -> None:
+    thread(node, 10, ticks=1, cpu=0)
+    sampler = watching(node)
+    assert (PID, "proc.threads_wait.percent", None) not in node.tick(sampler, 10.0)
+
+
 def test_cpu_time_goes_to_the_node_where_a_thread_was_last_seen(node: Node) -> None:
     thread(node, 10, ticks=100, cpu=0)
     thread(node, 12, ticks=200, cpu=6)

@@ -37,7 +37,7 @@ def test_a_tree_worked_out_by_hand(node: Node) -> None:
     node.tick(sampler)
     node.process(
         10, ticks=150, threads=5, pages=1000, io=(3000, 500, 50, 405), switches=(30, 26),
-        waited=1_500_000_000,
+        waited=1_500_000_000, faults=300,
     )  # fmt: skip
     node.process(11, 10, ticks=100, threads=2, pages=500, name="a ) (b", io=(1010, 0, 0, 0))
     hertz = os.sysconf("SC_CLK_TCK")
@@ -45,6 +45,7 @@ def test_a_tree_worked_out_by_hand(node: Node) -> None:
     assert of(node.tick(sampler, 2.0), 10) == {
         ("proc.cpu.percent", None): pytest.approx(100 * (100 / hertz) / 2.0),
         ("proc.major_faults.per_s", None): 0.0,
+        ("proc.minor_faults.per_s", None): 100.0,
         ("proc.rss.bytes", None): 1500.0 * page,
         ("proc.threads.count", None): 7.0,
         ("proc.processes.count", None): 2.0,  # a zombie is none
