@@ -449,6 +449,9 @@ def gpu_list() -> tuple[list[str], str, str, str]:
 
 # -- the host (src/sampler, src/host) ------------------------------------------------------------
 
+#: The pid of a watched process or 0 for the node, then metric, instance, value and flags.
+Sample = tuple[int, str, str | None, float, int]
+
 class SourceReport(TypedDict):
     """What a source of host metrics reports about itself."""
 
@@ -467,7 +470,7 @@ class HostSampler:
     ``own_*`` are where watched processes have their numbers, when ``procfs`` and ``sysfs`` are the
     node's, mounted into a container; the same as those if not given. ``perfd`` is the socket of a
     haiprof-perfd that opens counters where this process may not; ``resctrl`` allows monitoring
-    groups to be made for watched processes.
+    groups to be made for watched processes; ``kmsg`` is the kernel's log.
     """
 
     def __init__(
@@ -485,6 +488,7 @@ class HostSampler:
         power: float = 1.0,
         perfd: str = "",
         resctrl: bool = False,
+        kmsg: str = "/dev/kmsg",
     ) -> None: ...
     def watch(self, pid: int) -> None:
         """Sample the process tree below ``pid`` as well."""
@@ -512,14 +516,15 @@ class HostSampler:
         """
     def sources(self) -> list[SourceReport]:
         """What can be read here, and for what cannot: why, and how to fix it."""
-    def read(self, now_ns: int) -> list[tuple[int, str, str | None, float, int]]:
+    def read(self, now_ns: int) -> list[Sample]:
         """Read what is due: (pid or 0 for the node, metric, instance, value, flags)."""
     def changes(self) -> list[tuple[str, str, dict[str, Any]]]:
         """What happened since the last call: (kind, one plain sentence, attributes).
 
         ``source``: a source slowed down, failed, came back; ``throttle``, ``xid``, ``ecc`` and
-        ``gpu_lost``: what a GPU said; ``affinity`` and
-        ``affinity_changed``: on which CPUs a watched process may run.
+        ``gpu_lost``: what a GPU said; ``affinity`` and ``affinity_changed``: on which CPUs a
+        watched process may run; ``pcie_link``: how wide a device's link is; ``kernel_log``: what
+        the kernel said.
         """
     @property
     def next_due_ns(self) -> int:

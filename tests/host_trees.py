@@ -38,6 +38,20 @@ FILES: dict[str, bytes] = {
         "net/netstat": "TcpExt: ListenOverflows ListenDrops TW\nTcpExt: 3 5 7\n",
         "net/softnet_stat": "0000000a 00000002 00000003 00000000\n0000000b 00000000 00000001\n",
         "vmstat": "allocstall_normal 3\nallocstall_movable 4\nthp_fault_alloc 5\npswpin 6\n",
+        "fs/lustre/llite/scratch-ffff88/stats": "snapshot_time 1 secs.usecs\n"
+        "read_bytes 3 samples [bytes] 1 9 27\nwrite_bytes 3 samples [bytes] 1 9 27\n",
+        "sys/kernel/debug/ceph/ab.client4/metrics/size": "item total avg_sz(bytes) min_sz(bytes)\n"
+        "----\nread 2 8 8 8 16\nwrite 1 4 4 4 4\n",
+        "sys/devices/system/edac/mc/mc0/ce_count": "3\n",
+        "sys/devices/system/edac/mc/mc0/ue_count": "0\n",
+        "sys/bus/pci/devices/0000:01:00.0/class": "0x030200\n",
+        "sys/bus/pci/devices/0000:01:00.0/current_link_width": "8\n",
+        "sys/bus/pci/devices/0000:01:00.0/max_link_width": "16\n",
+        "sys/bus/pci/devices/0000:01:00.0/current_link_speed": "16.0 GT/s PCIe\n",
+        "sys/bus/pci/devices/0000:01:00.0/max_link_speed": "32.0 GT/s PCIe\n",
+        "sys/bus/pci/devices/0000:01:00.0/aer_dev_correctable": "RxErr 3\nTOTAL_ERR_COR 3\n",
+        "sys/class/hwmon/hwmon0/name": "nvme\n",
+        "sys/class/hwmon/hwmon0/temp1_input": "41850\n",
         "10/task/10/schedstat": "7000 9000 5\n",
         "diskstats": " 8 0 sda 1 0 20 1 1 0 30 1 0 40 1\n 8 1 sda1 1 0 20 1 1 0 30 1 0 40 1\n",
         "pressure/cpu": "some avg10=0.00 avg60=0.00 avg300=0.00 total=50\n",
@@ -164,6 +178,7 @@ class Node:
             basic=interval,
             ib=interval,
             io=interval,
+            kmsg=str(self.procfs.parent / "kmsg"),
         )
 
     def tick(self, sampler: _core.HostSampler, seconds: float = 1.0) -> dict[Key, float]:

@@ -25,8 +25,9 @@ WORDS: Final[Mapping[tuple[str, str], frozenset[str]]] = {
     ("events", "kind"): frozenset(
         ("affinity", "affinity_changed", "attach", "autograd", "budget", "clock", "compile", "ddp",
          "disk", "ecc", "exit", "finding", "flops", "fork", "gpu", "graphs", "hang", "hook",
-         "import", "kernels", "link", "loader", "loader_workers", "loader_workers_ended", "lost",
-         "mark", "memory", "model", "recorder", "skipped_update", "start", "threads", "throttle")
+         "import", "kernel_log", "kernels", "link", "loader", "loader_workers",
+         "loader_workers_ended", "lost", "mark", "memory", "model", "pcie_link", "recorder",
+         "skipped_update", "start", "threads", "throttle")
     ),
     ("kernels", "kind"): frozenset(("kernel", "memcpy", "memset", "sync", "overhead")),
     ("device_spans", "category"): frozenset(("phase", "user", "pipeline", "graph")),

@@ -111,7 +111,10 @@ KINDS: Final[dict[str, Kind]] = {
     "gpu_row_remap": Kind("rows of memory remapped", _XID.format("63, 64")),
     "gpu_lost": Kind("a GPU is off the bus", _XID.format("79; NVML's answers")),
     "nvlink": Kind("NVLink errors", _XID.format("74")),
-    "pcie": Kind("a slow PCIe link", "", "", "needs the link's speed and width"),
+    "pcie": Kind(
+        "a slow PCIe link",
+        missing="a link that has lost lanes is an event, no rule has seen a real one",
+    ),
     "gsp_timeout": Kind("the GPU's own processor does not answer", _XID.format("119, 120")),
     "illegal_access": Kind(
         "illegal memory access of a kernel", _XID.format("13, 31; CUDA's exception")

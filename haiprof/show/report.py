@@ -47,6 +47,8 @@ _FIRST = (
     overhead_view.EVENT_KIND,
     "disk",
     "throttle",
+    "kernel_log",
+    "pcie_link",
     "hook",
 )
 #: Kinds of events that are drawn with the ranks, and do not report problems: user marks, when

@@ -17,11 +17,18 @@ constexpr std::uint64_t kErrorsSlowest = 10'000'000'000;
 constexpr std::uint64_t kFrequencyNs = 10'000'000'000;
 constexpr std::uint64_t kPlacementNs = 10'000'000'000;
 
+// A file or more of each device, and some ask the device itself.
+constexpr std::uint64_t kDevicesNs = 30'000'000'000;
+
 void add_basic(sampler::Sampler& sampler, const Roots& roots, std::uint64_t interval_ns) {
   const auto processes = std::make_shared<Processes>(roots.own_procfs);
   for (const auto make_source :
-       {make_cpu, make_memory, make_vmstat, make_network, make_tcp, make_softnet, make_pressure, make_numa}) {
+       {make_cpu, make_memory, make_vmstat, make_network, make_tcp, make_softnet, make_pressure,
+        make_numa, make_kernel_log}) {
     sampler.add(make_source(roots), interval_ns);
+  }
+  for (const auto make_source : {make_edac, make_pcie}) {
+    sampler.add(make_source(roots), std::max(interval_ns, kDevicesNs));
   }
   sampler.add(make_process(roots, processes), interval_ns);
   sampler.add(make_cgroup(roots), interval_ns);
@@ -42,6 +49,9 @@ sampler::Sampler make_host_sampler(const Roots& roots, const Intervals& interval
   if (intervals.io_ns != 0) {
     host.add(make_disk(roots), intervals.io_ns);
     host.add(make_nfs(roots), intervals.io_ns);
+    host.add(make_lustre(roots), intervals.io_ns);
+    host.add(make_cephfs(roots), intervals.io_ns);
+    host.add(make_nvme(roots), std::max(intervals.io_ns, kDevicesNs));
   }
   return host;
 }

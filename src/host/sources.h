@@ -15,6 +15,7 @@ struct Roots {
   // Of the recorder's own PID and mount namespaces: where watched processes have their numbers.
   std::string own_procfs = "/proc";
   std::string own_sysfs = "/sys";
+  std::string kmsg = "/dev/kmsg";
 };
 
 // A file of /proc/net of the node's network namespace: with somebody else's procfs its first
@@ -28,11 +29,17 @@ std::unique_ptr<sampler::Source> make_network(const Roots& roots);
 std::unique_ptr<sampler::Source> make_tcp(const Roots& roots);
 std::unique_ptr<sampler::Source> make_softnet(const Roots& roots);
 std::unique_ptr<sampler::Source> make_disk(const Roots& roots);
+std::unique_ptr<sampler::Source> make_nvme(const Roots& roots);
+std::unique_ptr<sampler::Source> make_pcie(const Roots& roots);
+std::unique_ptr<sampler::Source> make_edac(const Roots& roots);
+std::unique_ptr<sampler::Source> make_kernel_log(const Roots& roots);
 std::unique_ptr<sampler::Source> make_pressure(const Roots& roots);
 std::unique_ptr<sampler::Source> make_cgroup(const Roots& roots);
 std::unique_ptr<sampler::Source> make_infiniband(const Roots& roots);
 std::unique_ptr<sampler::Source> make_infiniband_errors(const Roots& roots);
 std::unique_ptr<sampler::Source> make_nfs(const Roots& roots);
+std::unique_ptr<sampler::Source> make_lustre(const Roots& roots);
+std::unique_ptr<sampler::Source> make_cephfs(const Roots& roots);
 std::unique_ptr<sampler::Source> make_numa(const Roots& roots);
 std::unique_ptr<sampler::Source> make_frequency(const Roots& roots);
 

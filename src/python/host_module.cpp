@@ -102,8 +102,8 @@ class HostSampler {
     py::list rows(values.size());
     for (std::size_t i = 0; i < values.size(); ++i) {
       const sampler::Value& value = values[i];
-      rows[i] = py::make_tuple(value.target, text(value.metric), text(value.instance), value.value,
-                               value.flags);
+      rows[i] = py::make_tuple(value.target, text(value.metric), text(value.instance),
+                               value.value, value.flags);
     }
     return rows;
   }
@@ -183,7 +183,7 @@ class HostSampler {
 
   std::mutex mutex_;
   sampler::Sampler sampler_;
-  host::CountedSource* counted_ = nullptr;  // one of the sampler's
+  host::CountedSource* counted_ = nullptr;                    // one of the sampler's
 };
 
 }  // namespace
@@ -195,10 +195,11 @@ void register_host(py::module_& module) {
                        const std::optional<std::string>& own_procfs,
                        const std::optional<std::string>& own_sysfs, double basic, double gpu,
                        double ib, double io, double mem, double power, const std::string& perfd,
-                       bool resctrl) {
+                       bool resctrl, const std::string& kmsg) {
              const auto ns = &HostSampler::in_ns;
              return std::make_unique<HostSampler>(
-                 host::Roots{procfs, sysfs, own_procfs.value_or(procfs), own_sysfs.value_or(sysfs)},
+                 host::Roots{procfs, sysfs, own_procfs.value_or(procfs), own_sysfs.value_or(sysfs),
+                             kmsg},
                  host::Intervals{.basic_ns = ns(basic), .ib_ns = ns(ib), .io_ns = ns(io)}, ns(gpu),
                  uncore::Settings{ns(mem), ns(power), perfd, resctrl});
            }),
@@ -206,7 +207,7 @@ void register_host(py::module_& module) {
            py::arg("own_procfs") = py::none(), py::arg("own_sysfs") = py::none(),
            py::arg("basic") = 1.0, py::arg("gpu") = 1.0, py::arg("ib") = 1.0, py::arg("io") = 1.0,
            py::arg("mem") = 1.0, py::arg("power") = 1.0, py::arg("perfd") = "",
-           py::arg("resctrl") = false)
+           py::arg("resctrl") = false, py::arg("kmsg") = "/dev/kmsg")
       .def("watch", &HostSampler::watch, py::arg("pid"))
       .def("unwatch", &HostSampler::unwatch, py::arg("pid"))
       .def("watch_counters", &HostSampler::watch_counters, py::arg("pid"), py::arg("ring"),

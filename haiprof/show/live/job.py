@@ -53,6 +53,7 @@ SHOWN_EVENTS: Final = frozenset(
         "ecc",
         "throttle",
         "link",
+        "kernel_log",
         "oom",
         "recorder",
     }
