@@ -561,11 +561,11 @@ def uncore_plan(sysfs: str = "/sys", procfs: str = "/proc", cpu: str = "") -> Un
 
     ``cpu`` is the CPU of the machine that ``sysfs`` shows, ``VENDOR:FAMILY:MODEL``, where
     ``procfs`` is not that machine's. ``metric`` is dram_rd, dram_wr, dram_rw (both), xsock_tx,
-    pcie_in (bytes), cpu_J or dram_J (joules); ``config`` is hexadecimal (``0x304``; the other words
-    only when they are not 0), ``scale`` the bytes or joules of one count, ``socket`` whose traffic
-    or energy it is, from 0. ``problems`` are lines about files that make no sense and PMUs that
-    cannot be used, ``unknown`` names of PMUs of the machine that no rule knows. The peak is of all
-    sockets together, bytes/s; None when it is not known.
+    pcie_in, pcie_out (bytes), cpu_J or dram_J (joules); ``config`` is hexadecimal (``0x304``; the
+    other words only when they are not 0), ``scale`` the bytes or joules of one count, ``socket``
+    whose traffic or energy it is, from 0. ``problems`` are lines about files that make no sense and
+    PMUs that cannot be used, ``unknown`` names of PMUs of the machine that no rule knows. The peak
+    is of all sockets together, bytes/s; None when it is not known.
 
     Raises:
         ValueError: ``cpu`` is not of that form.

@@ -343,6 +343,9 @@ FLAG_SCALED: Final = 1
 FLAG_LATE: Final = 2
 #: ``samples.flags``: more than the hardware can do; the value is that limit, not a measurement.
 FLAG_IMPLAUSIBLE: Final = 4
+#: ``samples.flags``: more than the memory is known to be able to do, and what was measured: what is
+#: known may be wrong.
+FLAG_ABOVE_PEAK: Final = 8
 
 
 def arrow_type(kind: str) -> pa.DataType:

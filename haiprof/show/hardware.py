@@ -31,6 +31,7 @@ _OVER_PHASES: Final = (
     hardware.TRAFFIC,
     hardware.REMOTE,
     "pcie.in.bytes_per_s",
+    "pcie.out.bytes_per_s",
     "proc.mbm_total.bytes_per_s",
     "proc.mbm_remote.bytes_per_s",
     "cpu.power.watts",

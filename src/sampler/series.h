@@ -18,10 +18,11 @@
 
 namespace haiprof::sampler {
 
-// As schema.FLAG_SCALED, FLAG_LATE and FLAG_IMPLAUSIBLE have them.
+// As schema.FLAG_SCALED, FLAG_LATE, FLAG_IMPLAUSIBLE and FLAG_ABOVE_PEAK have them.
 inline constexpr std::uint32_t kScaled = 1;
 inline constexpr std::uint32_t kLate = 2;
 inline constexpr std::uint32_t kImplausible = 4;
+inline constexpr std::uint32_t kAbovePeak = 8;
 
 // One sample. The texts live as long as the table.
 struct Value {

@@ -8,6 +8,7 @@
 #include "host/file.h"
 #include "host/scan.h"
 #include "perf/attribute.h"
+#include "uncore/rules.h"
 
 namespace haiprof::uncore {
 
@@ -56,6 +57,7 @@ bool is_of(Subject subject, Quantity quantity) noexcept {
     case Quantity::remote_sent:
       return subject == Subject::links;
     case Quantity::pcie_in:
+    case Quantity::pcie_out:
       return subject == Subject::pcie;
     case Quantity::cpu_energy:
     case Quantity::dram_energy:
@@ -75,6 +77,13 @@ std::string names_of(const std::vector<std::string>& pmus) {
   return names;
 }
 
+// Whether a kernel that knows this CPU shows such counters.
+bool has_pcie_counters(const Plan& plan) noexcept {
+  const Kind kind = kind_of(plan.cpu);
+  return plan.cpu && (plan.cpu->vendor == "GenuineIntel" || plan.cpu->vendor == "ARM" ||
+                      kind == Kind::zen4 || kind == Kind::zen5);
+}
+
 std::string driver_fix(const Plan& plan, Subject subject) {
   const std::string vendor = plan.cpu ? plan.cpu->vendor : "";
   const bool power = subject == Subject::power;
@@ -82,7 +91,7 @@ std::string driver_fix(const Plan& plan, Subject subject) {
                                   : vendor == "AuthenticAMD" ? (power ? "rapl" : "amd_uncore")
                                   : vendor == "ARM" ? (power ? "acpi_power_meter" : "nvidia_cspmu")
                                                     : "";
-  if (module.empty()) return "haiprof knows those of Intel, AMD and NVIDIA Grace";
+  if (module.empty()) return "haiprof knows those of Intel, AMD, Hygon and NVIDIA";
   return "as root run 'modprobe " + std::string(module) + "', with a kernel that knows this CPU";
 }
 
@@ -119,8 +128,9 @@ Status absence(Subject subject, const Plan& plan, const host::Roots& roots) {
     status.fix = "none here; the physical machine has them";
     return status;
   }
-  if (subject == Subject::pcie && (!plan.cpu || plan.cpu->vendor != "GenuineIntel")) {
-    status.reason += " that run freely: only Intel's servers since Skylake have those";
+  if (subject == Subject::pcie && !has_pcie_counters(plan)) {
+    status.reason +=
+        ": Intel's servers since Skylake, AMD's since Zen 4 and NVIDIA Grace have them";
     status.fix = "none; what GPUs and InfiniBand devices move is in their own metrics";
     return status;
   }

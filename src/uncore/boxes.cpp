@@ -202,10 +202,23 @@ bool Boxes::read_one(Open& one) {
   return true;
 }
 
+double Boxes::sum(std::initializer_list<Quantity> together, unsigned socket) const noexcept {
+  double total = 0;
+  for (const Quantity quantity : together) total += cell(quantity, socket).sum.per_s;
+  return total;
+}
+
+void Boxes::flag(std::initializer_list<Quantity> together, double most,
+                 std::uint32_t flags) noexcept {
+  for (unsigned socket = 0; socket < sockets_; ++socket) {
+    if (!(sum(together, socket) > most)) continue;
+    for (const Quantity quantity : together) cell(quantity, socket).sum.flags |= flags;
+  }
+}
+
 void Boxes::limit(std::initializer_list<Quantity> together, double most) noexcept {
   for (unsigned socket = 0; socket < sockets_; ++socket) {
-    double total = 0;
-    for (const Quantity quantity : together) total += cell(quantity, socket).sum.per_s;
+    const double total = sum(together, socket);
     if (!(total > most)) continue;
     for (const Quantity quantity : together) {
       Rate& sum = cell(quantity, socket).sum;

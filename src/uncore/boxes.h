@@ -47,6 +47,9 @@ class Boxes {
   // flags it.
   void limit(std::initializer_list<Quantity> together, double most) noexcept;
 
+  // If it is more than this, flags each as it is: what is known of the machine may be wrong.
+  void flag(std::initializer_list<Quantity> together, double most, std::uint32_t flags) noexcept;
+
   // Of the last reading.
   std::optional<Rate> of(Quantity quantity, unsigned socket) const noexcept;
   std::optional<Rate> of_node(Quantity quantity) const noexcept;
@@ -91,6 +94,7 @@ class Boxes {
     bool complete() const noexcept { return planned != 0 && read == planned; }
   };
 
+  double sum(std::initializer_list<Quantity> together, unsigned socket) const noexcept;
   Cell& cell(Quantity quantity, unsigned socket) noexcept;
   const Cell& cell(Quantity quantity, unsigned socket) const noexcept;
   void open_missing(perf::Opener& opener);

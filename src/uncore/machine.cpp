@@ -94,7 +94,8 @@ Sockets find_sockets(const std::string& sysfs, std::vector<std::string>& problem
     problems.push_back(unread);
   } else if (names && packages.empty()) {
     problems.push_back(folder +
-                       ": no CPU has a socket number, so all counters count as one socket's");
+                       ": no CPU has a socket number, so each CPU that counters are read on counts "
+                       "as a socket");
   }
   std::set<unsigned long long> sockets;
   for (const auto& [cpu, package] : packages) sockets.insert(package);

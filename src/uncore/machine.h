@@ -18,7 +18,7 @@ std::optional<Cpu> find_cpu(const std::string& procfs);
 std::string text(const Cpu& cpu);
 
 // CPU number -> socket, sockets counted from 0 without gaps. Empty when the topology is not there,
-// as in a virtual machine without one; all is then taken for one socket.
+// as in a virtual machine without one.
 struct Sockets {
   std::map<int, unsigned> of_cpu;
   unsigned count = 1;

@@ -38,6 +38,7 @@ constexpr Memory kMemories[] = {
     {"AuthenticAMD", 25, 0x10, 0x1f, 12, 8, 4800},  // Genoa
     {"AuthenticAMD", 25, 0xa0, 0xaf, 12, 8, 4800},  // Bergamo, Siena
     {"AuthenticAMD", 26, 0x00, 0x1f, 12, 8, 6400},  // Turin
+    {"HygonGenuine", 24, 0x00, 0x03, 8, 8, 2666},   // Dhyana
     {"ARM", 0x41, 0xd4f, 0xd4f, 32, 2, 8533},       // Grace
 };
 
@@ -156,9 +157,8 @@ Peak find_peak(const std::string& sysfs, const Plan& plan, std::vector<std::stri
     memory = nullptr;
   }
   unsigned channels = memory == nullptr ? 0 : memory->channels * plan.sockets;
-  if (const unsigned seen = channels_seen(plan); seen > 0) {
-    channels = channels == 0 ? seen : std::min(channels, seen);
-  }
+  // Fewer than its servers may have, or more: Cascade Lake-AP has two dies of six in a package.
+  if (const unsigned seen = channels_seen(plan); seen > 0) channels = seen;
   if (const std::optional<Peak> peak = from_firmware(sysfs, channels, problems)) return *peak;
   if (memory == nullptr) {
     return {0,

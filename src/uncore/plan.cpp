@@ -68,6 +68,7 @@ class Planner {
     for (const std::string& name : names ? *names : std::vector<std::string>{}) load(name);
     if (names) report_missing_controllers(*names);
     choose_memory();
+    if (sockets_.of_cpu.empty()) take_sockets_of_counters();
     for (const Seen& seen : seen_) add_boxes(seen);
     if (!plan_.boxes.empty()) {
       for (const std::string& problem : unclear) report(problem);
@@ -139,10 +140,11 @@ class Planner {
     if (!seen.cpus.empty()) seen_.push_back(std::move(seen));
   }
 
-  // Since Zen 5 no rule of the fabric counts memory: without PMUs of the controllers nothing does.
+  // Since Zen 6 no rule of the fabric counts memory: without PMUs of the controllers nothing does.
   void report_missing_controllers(const std::vector<std::string>& names) {
     constexpr unsigned kZen5 = 26;
     if (!plan_.cpu || plan_.cpu->vendor != "AuthenticAMD" || plan_.cpu->family < kZen5) return;
+    if (kind_ == Kind::zen5) return;
     const auto any = [&](std::string_view pmu) {
       return std::any_of(names.begin(), names.end(),
                          [&](const std::string& name) { return has_name(pmu, name); });
@@ -159,7 +161,8 @@ class Planner {
     const bool coded = files.empty() && ours && !rule.code.terms.empty();
     if (files.empty() && !coded) return false;
     // One socket has no links to others, and they would take counters from memory.
-    if (rule.quantity == Quantity::remote_sent && sockets_.surely_one()) return true;
+    const bool of_others = rule.quantity == Quantity::remote_sent || rule.note == Note::by_other;
+    if (of_others && sockets_.surely_one()) return true;
     std::vector<Planned>& planned = seen.planned[rule.choice];
     const auto refuse = [&](const std::string& problem) {
       report(problem);
@@ -218,6 +221,18 @@ class Planner {
     }
   }
 
+  // Where no CPU has the number of a socket: PMUs of sockets are read on one CPU of each.
+  void take_sockets_of_counters() {
+    std::set<int> cpus;
+    for (const Seen& seen : seen_) cpus.insert(seen.cpus.begin(), seen.cpus.end());
+    for (const int cpu : cpus) {
+      sockets_.of_cpu[cpu] = static_cast<unsigned>(sockets_.of_cpu.size());
+    }
+    if (!cpus.empty()) sockets_.count = static_cast<unsigned>(cpus.size());
+    plan_.sockets = sockets_.count;
+    plan_.socket_of_cpu = sockets_.of_cpu;
+  }
+
   void add_boxes(const Seen& seen) {
     // Memory first, then the rest; what has another sender is read apart.
     std::vector<std::vector<Planned>> groups;
@@ -230,7 +245,10 @@ class Planner {
       for (const Planned& planned : group->second) {
         most = planned.rule->counters;
         const bool full = most != 0 && !groups.empty() && groups.back().size() == most;
-        if (last == nullptr || full || planned.rule->note != last->note) groups.emplace_back();
+        const auto received = [](const Rule& rule) { return rule.note == Note::received; };
+        if (last == nullptr || full || received(*planned.rule) != received(*last)) {
+          groups.emplace_back();
+        }
         groups.back().push_back(planned);
         last = planned.rule;
         ++all;
@@ -277,6 +295,8 @@ std::string_view text(Quantity quantity) noexcept {
       return "xsock_tx";
     case Quantity::pcie_in:
       return "pcie_in";
+    case Quantity::pcie_out:
+      return "pcie_out";
     case Quantity::cpu_energy:
       return "cpu_J";
     case Quantity::dram_energy:

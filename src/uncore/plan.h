@@ -23,6 +23,7 @@ enum class Quantity : std::uint8_t {
   dram_traffic,  // "dram_rw": read and write, which this machine cannot separate
   remote_sent,   // "xsock_tx": data sent over the links to other sockets
   pcie_in,       // "pcie_in": data that devices brought in
+  pcie_out,      // "pcie_out": data that devices fetched
   cpu_energy,    // "cpu_J": of a package
   dram_energy,   // "dram_J"
 };

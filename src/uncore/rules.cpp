@@ -18,6 +18,8 @@ constexpr Rule kRules[] = {
     // none; a CAS moves a line everywhere.
     {"uncore_imc_free_running", 0, dram_read, memory_first, "read"},
     {"uncore_imc_free_running", 0, dram_write, memory_first, "write"},
+    {"uncore_imc_free_running", 0, dram_read, memory_first, "data_read"},  // Tiger Lake and later
+    {"uncore_imc_free_running", 0, dram_write, memory_first, "data_write"},
     {"uncore_imc", 4, dram_read, memory_second, "cas_count_read", kLine},
     {"uncore_imc", 4, dram_write, memory_second, "cas_count_write", kLine},
     // Two halves of a channel: kernels that do not name them have the first one as cas_count_*.
@@ -42,14 +44,30 @@ constexpr Rule kRules[] = {
     // Where the kernel is older than its amd_umc: what this socket asked for, then the other one.
     {"amd_df", 16, dram_read, memory_second, "", kLine, {zen4, 0x1f, "umask=0x7fe", 12}},
     {"amd_df", 16, dram_write, memory_second, "", kLine, {zen4, 0x1f, "umask=0x7ff", 12}},
-    {"amd_df", 16, dram_read, memory_second, "", kLine, {zen4, 0x1f, "umask=0xbfe", 12}},
-    {"amd_df", 16, dram_write, memory_second, "", kLine, {zen4, 0x1f, "umask=0xbff", 12}},
+    {"amd_df", 16, dram_read, memory_second, "", kLine, {zen4, 0x1f, "umask=0xbfe", 12}, Note::by_other},
+    {"amd_df", 16, dram_write, memory_second, "", kLine, {zen4, 0x1f, "umask=0xbff", 12}, Note::by_other},
+    {"amd_df", 16, dram_read, memory_second, "", kLine, {zen5, 0x1f, "umask=0xffe", 12}},
+    {"amd_df", 16, dram_write, memory_second, "", kLine, {zen5, 0x1f, "umask=0xfff", 12}},
+    // Devices at this socket's root complexes, with the memory of this socket, then of the other.
+    {"amd_df", 16, pcie_in, always, "", kLine, {zen4, 0x81f, "umask=0x7ff", 4}},
+    {"amd_df", 16, pcie_in, always, "", kLine, {zen4, 0x81f, "umask=0xbff", 4}, Note::by_other},
+    {"amd_df", 16, pcie_out, always, "", kLine, {zen4, 0x81f, "umask=0x7fe", 4}},
+    {"amd_df", 16, pcie_out, always, "", kLine, {zen4, 0x81f, "umask=0xbfe", 4}, Note::by_other},
+    {"amd_df", 16, pcie_in, always, "", kLine, {zen5, 0x81f, "umask=0xfff", 8}},
+    {"amd_df", 16, pcie_out, always, "", kLine, {zen5, 0x81f, "umask=0xffe", 8}},
 
     // NVIDIA Grace: the kernel names the events and gives no scale.
     {"nvidia_scf_pmu", 0, dram_read, memory_first, "cmem_rd_data", 32},
     {"nvidia_scf_pmu", 0, dram_write, memory_first, "cmem_wr_total_bytes", 1},
     {"nvidia_scf_pmu", 0, remote_sent, always, "remote_socket_rd_data", 32, {}, Note::received},
     {"nvidia_scf_pmu", 0, remote_sent, always, "remote_socket_wr_total_bytes", 1},
+    {"nvidia_pcie_pmu", 0, pcie_in, always, "wr_bytes_loc", 1},
+    {"nvidia_pcie_pmu", 0, pcie_in, always, "wr_bytes_rem", 1, {}, Note::by_other},
+    {"nvidia_pcie_pmu", 0, pcie_out, always, "rd_bytes_loc", 1},
+    {"nvidia_pcie_pmu", 0, pcie_out, always, "rd_bytes_rem", 1, {}, Note::by_other},
+    // NVIDIA Vera.
+    {"nvidia_ucf_pmu", 0, dram_read, memory_first, "mem_bytes_rd", 1},
+    {"nvidia_ucf_pmu", 0, dram_write, memory_first, "mem_bytes_wr", 1},
 
     // Energy (RAPL) of Intel and AMD.
     {"power", 0, cpu_energy, always, "energy-pkg"},
@@ -94,6 +112,8 @@ Kind kind_of(const std::optional<Cpu>& cpu) noexcept {
   if (!cpu) return Kind::any;
   if (cpu->vendor == "GenuineIntel") return kind_of_intel(cpu->family, cpu->model);
   if (cpu->vendor == "AuthenticAMD") return kind_of_amd(cpu->family, cpu->model);
+  // Dhyana is Zen 1; of its successors the fabric's events are not known.
+  if (cpu->vendor == "HygonGenuine" && cpu->family == 24 && cpu->model < 4) return Kind::zen1_to_3;
   return Kind::any;
 }
 

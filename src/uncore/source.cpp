@@ -32,6 +32,7 @@ constexpr std::array kMetrics = {
     Metric{Quantity::dram_traffic, "dram.traffic.bytes_per_s"},
     Metric{Quantity::remote_sent, "numa.remote.bytes_per_s"},
     Metric{Quantity::pcie_in, "pcie.in.bytes_per_s"},
+    Metric{Quantity::pcie_out, "pcie.out.bytes_per_s"},
 };
 
 struct Of {
@@ -43,7 +44,7 @@ struct Of {
 constexpr std::array kParts = {
     Of{"memory_bandwidth", Subject::memory, std::span(kMetrics).first(3)},
     Of{"links", Subject::links, std::span(kMetrics).subspan(3, 1)},
-    Of{"pcie", Subject::pcie, std::span(kMetrics).subspan(4, 1)},
+    Of{"pcie", Subject::pcie, std::span(kMetrics).subspan(4, 2)},
 };
 
 std::vector<Quantity> quantities(std::span<const Metric> metrics) {
@@ -81,8 +82,10 @@ class MemoryBandwidth final : public sampler::Source {
   Status read(SeriesTable& table) override {
     boxes_.retry(table.now_ns(), *opener_);
     gone_ = !boxes_.read() || gone_;
-    boxes_.limit({Quantity::dram_read, Quantity::dram_write, Quantity::dram_traffic}, peak());
-    for (const Quantity quantity : {Quantity::remote_sent, Quantity::pcie_in}) {
+    const auto memory = {Quantity::dram_read, Quantity::dram_write, Quantity::dram_traffic};
+    boxes_.limit(memory, kMostBytesPerS);
+    if (const double most = peak(); most > 0) boxes_.flag(memory, most, sampler::kAbovePeak);
+    for (const Quantity quantity : {Quantity::remote_sent, Quantity::pcie_in, Quantity::pcie_out}) {
       boxes_.limit({quantity}, kMostBytesPerS);
     }
     emit(table);
@@ -117,9 +120,9 @@ class MemoryBandwidth final : public sampler::Source {
   }
 
  private:
+  // Of a socket's memory; 0 = not known.
   double peak() const noexcept {
-    const bool has_peak = plan_.dram_peak_bytes_per_s > 0 && boxes_.sockets() > 0;
-    return has_peak ? plan_.dram_peak_bytes_per_s / boxes_.sockets() : kMostBytesPerS;
+    return boxes_.sockets() > 0 ? plan_.dram_peak_bytes_per_s / boxes_.sockets() : 0;
   }
 
   void add_series(SeriesTable& table) {

@@ -53,6 +53,7 @@ _MEMORY: Final = {
     "read_and_write_bytes_per_s": TRAFFIC,
     "sent_to_other_sockets_bytes_per_s": REMOTE,
     "from_PCIe_bytes_per_s": "pcie.in.bytes_per_s",
+    "to_PCIe_bytes_per_s": "pcie.out.bytes_per_s",
 }
 _POWER: Final = {
     "cpu": "cpu.power.watts",
