@@ -38,6 +38,7 @@ FILES: dict[str, bytes] = {
         "net/netstat": "TcpExt: ListenOverflows ListenDrops TW\nTcpExt: 3 5 7\n",
         "net/softnet_stat": "0000000a 00000002 00000003 00000000\n0000000b 00000000 00000001\n",
         "vmstat": "allocstall_normal 3\nallocstall_movable 4\nthp_fault_alloc 5\npswpin 6\n",
+        "self/statm": "1000 200 30 4 0 500 0\n",
         "fs/lustre/llite/scratch-ffff88/stats": "snapshot_time 1 secs.usecs\n"
         "read_bytes 3 samples [bytes] 1 9 27\nwrite_bytes 3 samples [bytes] 1 9 27\n",
         "sys/kernel/debug/ceph/ab.client4/metrics/size": "item total avg_sz(bytes) min_sz(bytes)\n"

@@ -24,7 +24,7 @@ void add_basic(sampler::Sampler& sampler, const Roots& roots, std::uint64_t inte
   const auto processes = std::make_shared<Processes>(roots.own_procfs);
   for (const auto make_source :
        {make_cpu, make_memory, make_vmstat, make_network, make_tcp, make_softnet, make_pressure,
-        make_numa, make_kernel_log}) {
+        make_numa, make_kernel_log, make_own_use}) {
     sampler.add(make_source(roots), interval_ns);
   }
   for (const auto make_source : {make_edac, make_pcie}) {

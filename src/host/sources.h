@@ -42,6 +42,7 @@ std::unique_ptr<sampler::Source> make_lustre(const Roots& roots);
 std::unique_ptr<sampler::Source> make_cephfs(const Roots& roots);
 std::unique_ptr<sampler::Source> make_numa(const Roots& roots);
 std::unique_ptr<sampler::Source> make_frequency(const Roots& roots);
+std::unique_ptr<sampler::Source> make_own_use(const Roots& roots);
 
 // The first updates the trees; the second, which looks closer and less often, uses them.
 class Processes;
