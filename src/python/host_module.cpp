@@ -102,8 +102,8 @@ class HostSampler {
     py::list rows(values.size());
     for (std::size_t i = 0; i < values.size(); ++i) {
       const sampler::Value& value = values[i];
-      rows[i] = py::make_tuple(value.target, text(value.metric), text(value.instance),
-                               value.value, value.flags);
+      rows[i] = py::make_tuple(value.target, text(value.metric), text(value.instance), value.value,
+                               value.flags);
     }
     return rows;
   }
@@ -183,7 +183,7 @@ class HostSampler {
 
   std::mutex mutex_;
   sampler::Sampler sampler_;
-  host::CountedSource* counted_ = nullptr;                    // one of the sampler's
+  host::CountedSource* counted_ = nullptr;  // one of the sampler's
 };
 
 }  // namespace

@@ -29,6 +29,7 @@ _SOURCES: Final = {
     "dram_rw": "memory_bandwidth",
     "xsock_tx": "links",
     "pcie_in": "pcie",
+    "pcie_out": "pcie",
     "cpu_J": "cpu_power",
     "dram_J": "dram_power",
 }
