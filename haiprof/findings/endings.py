@@ -290,8 +290,12 @@ def _name(process: Process) -> str:
 
 
 def _clock(process: Process) -> str:
-    seconds = _of(process).failed_ns // 10**9
-    return f"{datetime.fromtimestamp(seconds, tz=timezone.utc):%H:%M:%S} UTC"
+    return clock(_of(process).failed_ns)
+
+
+def clock(time_ns: int) -> str:
+    """Return the time of day of a time, ns UTC."""
+    return f"{datetime.fromtimestamp(time_ns // 10**9, tz=timezone.utc):%H:%M:%S} UTC"
 
 
 class Restart(NamedTuple):
