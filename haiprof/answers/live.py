@@ -23,7 +23,7 @@ from haiprof.answers.recorded import RecordedAnswers
 from haiprof.common.live_findings import Found
 from haiprof.common.numbers import milliseconds
 from haiprof.findings.finding import Evidence, Finding
-from haiprof.findings.recorded import baseline_rules, rules
+from haiprof.findings.recorded import baseline_rules, cpu_rules, rules
 from haiprof.findings.recorded.case import Case
 from haiprof.runs import Run
 from haiprof.sources.own import open_run
@@ -117,7 +117,17 @@ def changed(before: Case, after: Case) -> list[Finding]:
         more = (one.share or 0.0) * takes - cost.get((one.kind, one.ranks), 0.0)
         if more >= _PART * (takes - took):
             return [replace(one, problem=_since(step, one.problem))]
-    return [replace(one, advice=_ADVICE) if one.kind == "regression" else one for one in longer]
+    return [_explained(after, step, one) if one.kind == "regression" else one for one in longer]
+
+
+def _explained(after: Case, step: Evidence, longer: Finding) -> Finding:
+    """Say who takes the CPUs if steps take longer because of that; else where to look."""
+    if longer.phase == "cpu_queue":
+        takers = filter(None, (cpu_rules.who_takes_cpus(after, rank) for rank in after.ranks))
+        for taker in takers:
+            problem = _since(step, taker.problem)
+            return replace(longer, kind=taker.kind, problem=problem, advice=taker.advice)
+    return replace(longer, advice=_ADVICE)
 
 
 def _of_steps(finding: Finding) -> bool:

@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from recorded_cases import life, line, pair, rank, stats, torch_lines
+import pytest
+from recorded_cases import STEPS, life, line, node, pair, rank, stats, torch_lines
 from runs import make_run
 
 from haiprof.answers.live import changed, lasting, look
@@ -40,6 +41,18 @@ def test_what_was_as_slow_before_is_not_to_blame() -> None:
     assert (found.kind, found.phase) == ("regression", "forward")
     assert "30 ms more in forward" in found.problem
     assert "since then" in found.advice
+
+
+@pytest.mark.parametrize(("busy", "kind"), [(90, "cpu_neighbour"), (13, "regression")])
+def test_who_takes_the_cpus_is_named_from_a_tenth_on(busy: float, kind: str) -> None:
+    """Which rules over a whole run take for usual: here it was not there before."""
+    queue = [(100, 0), *((100 + 110 * n, 9.0) for n in range(1, STEPS + 1))]
+    slower = rank(life({"forward": 40}, queue=queue), torch_lines(100), summary=stats(cpu=100))
+    after = Case([slower], nodes=[node(busy)])
+    assert lasting(after) == []
+    (found,) = changed(case(), after)
+    assert (found.kind, found.phase) == (kind, "cpu_queue")
+    assert found.problem.startswith("A step takes 110 ms instead of 100 ms in the minute before")
 
 
 def test_nothing_is_said_of_steps_that_take_as_long() -> None:

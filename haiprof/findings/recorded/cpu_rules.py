@@ -39,7 +39,9 @@ _ITSELF: Final = 0.8
 _NO_MORE: Final = 1.1
 
 
-class _Taker(NamedTuple):
+class Taker(NamedTuple):
+    """Who takes the CPUs: the finding without its cost."""
+
     kind: str
     problem: str
     advice: str
@@ -52,13 +54,7 @@ def queue(case: Case, rank: Rank) -> Iterator[Finding]:
     share = rank.share(part)
     if share.share < _LEAST or share.low < _SURE:
         return
-    taker = (
-        _quota(rank)
-        or _too_few(case, rank)
-        or _more_threads_than_cpus(case, rank)
-        or _neighbour(case, rank)
-        or _itself(case, rank)
-    )
+    taker = who_takes_cpus(case, rank)
     if taker is None:
         return
     since, until = rank.extent(part)
@@ -86,14 +82,25 @@ def queue(case: Case, rank: Rank) -> Iterator[Finding]:
     )
 
 
-def _quota(rank: Rank) -> _Taker | None:
+def who_takes_cpus(case: Case, rank: Rank) -> Taker | None:
+    """Return who has the CPUs while a rank's training thread waits for one; None: not known."""
+    return (
+        _quota(rank)
+        or _too_few(case, rank)
+        or _more_threads_than_cpus(case, rank)
+        or _neighbour(case, rank)
+        or _itself(case, rank)
+    )
+
+
+def _quota(rank: Rank) -> Taker | None:
     throttled, limit = rank.stat(_THROTTLED), rank.stat(_LIMIT)
     if throttled is None or limit is None or limit.mean <= 0:
         return None
     cores = throttled.mean / 100
     if cores < _THROTTLES * limit.mean:
         return None
-    return _Taker(
+    return Taker(
         "cpu_quota",
         f"The control group's limit of {limit.mean:.3g} CPU cores throttles the job",
         "raise the limit (Kubernetes: limits.cpu), or run fewer threads and workers",
@@ -120,7 +127,7 @@ def _job_cores(case: Case, rank: Rank) -> float | None:
     return sum(each.mean for each in found if each) / 100 if any(found) else None
 
 
-def _too_few(case: Case, rank: Rank) -> _Taker | None:
+def _too_few(case: Case, rank: Rank) -> Taker | None:
     allowed, every = _allowed(case, rank)
     own = rank.stat(_CPU)
     if allowed is None or every is None or own is None or allowed >= every:
@@ -131,7 +138,7 @@ def _too_few(case: Case, rank: Rank) -> _Taker | None:
         cores = max(cores, together)
     if cores < _ITSELF * allowed:
         return None
-    return _Taker(
+    return Taker(
         "cpu_affinity",
         f"The process may run on {allowed:.0f} of the node's {every:.0f} CPUs, and needs more",
         "widen its CPU affinity (taskset, numactl, the launcher's binding)",
@@ -139,7 +146,7 @@ def _too_few(case: Case, rank: Rank) -> _Taker | None:
     )
 
 
-def _more_threads_than_cpus(case: Case, rank: Rank) -> _Taker | None:
+def _more_threads_than_cpus(case: Case, rank: Rank) -> Taker | None:
     """Say that torch is set to use more threads than there are CPUs."""
     own, every = _torch_threads(rank), sum(_torch_threads(each) for each in case.beside(rank))
     mine, cpus = _allowed(case, rank)
@@ -150,7 +157,7 @@ def _more_threads_than_cpus(case: Case, rank: Rank) -> _Taker | None:
         return None  # which cannot be fewer
     if not allowed or threads < _TOO_MANY * allowed or cores < _AT_LEAST * allowed:
         return None
-    return _Taker(
+    return Taker(
         "too_many_threads",
         f"torch computes with {threads} threads on {allowed:.0f} CPUs",
         _FEWER_THREADS,
@@ -172,7 +179,7 @@ def _torch_threads(rank: Rank) -> int:
     return next((each for each in reversed(known) if isinstance(each, int)), 0)
 
 
-def _neighbour(case: Case, rank: Rank) -> _Taker | None:
+def _neighbour(case: Case, rank: Rank) -> Taker | None:
     node, cores = case.node_of(rank), _job_cores(case, rank)
     util = None if node is None else node.stats.get(_NODE)
     if util is None or cores is None:
@@ -181,7 +188,7 @@ def _neighbour(case: Case, rank: Rank) -> _Taker | None:
     others = util.mean / 100 * every - cores
     if others < _OTHERS * every:
         return None
-    return _Taker(
+    return Taker(
         "cpu_neighbour",
         f"Other programs on the node use {others:.2g} of its {every:.0f} CPU cores",
         "move them away, or reserve cores for the job (cpuset, exclusive nodes)",
@@ -189,7 +196,7 @@ def _neighbour(case: Case, rank: Rank) -> _Taker | None:
     )
 
 
-def _itself(case: Case, rank: Rank) -> _Taker | None:
+def _itself(case: Case, rank: Rank) -> Taker | None:
     allowed, every = _allowed(case, rank)
     own, threads = rank.stat(_CPU), rank.stat(_THREADS)
     cores = _job_cores(case, rank)
@@ -200,7 +207,7 @@ def _itself(case: Case, rank: Rank) -> _Taker | None:
     if allowed is None or cores is None or cores < _ITSELF * allowed:
         return None
     count = f", {threads.maximum:.0f} threads in each rank" if threads else ""
-    return _Taker(
+    return Taker(
         "too_many_threads",
         f"The job's own threads and processes use {percent(cores / allowed)} of the CPUs that it "
         f"may use{count}, and take them from the training thread",
