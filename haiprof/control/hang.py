@@ -40,6 +40,8 @@ _WORKER: Final = "torch/utils/data/_utils/worker.py"
 _LOCKS: Final = ("threading.py", "multiprocessing/synchronize.py", "queue.py")
 _DEBUGGERS: Final = ("/pdb.py", "/bdb.py", "/pydevd.py", "/pydevd_frame.py", "/debugpy/")
 _DEBUGGED: Final = "debugged"
+#: States in which a process can do nothing itself.
+_HELD: Final = ("stopped", "uninterruptible")
 #: Programs that wait for requests, or for their user, get no further without these.
 _SERVES: Final = ("/asyncio/", "/socketserver.py", "/ipykernel/", "/IPython/", "/code.py")
 #: Whoever is busy, or in one of these, is late for so many times longer before that is a hang:
@@ -587,10 +589,10 @@ def _of_stacks(looked: Sequence[Looked], world_size: int | None) -> Hang | None:
 
 
 def _of_standing(looked: Sequence[Looked], least_s: float) -> Hang | None:
-    """Return why processes get no further that communicate with no others; None: they do."""
-    known = [one.progress for one in looked if one.progress is not None]
-    if any(group.size > 1 for progress in known for group in progress.groups.values()):
-        return None
+    """Return why processes get no further that wait for no others; None: they do.
+
+    Others may wait for them on other nodes.
+    """
     stands = {one.rank: one for one in looked if _stands_still(one, least_s)}
     if not stands:
         return None
@@ -598,24 +600,25 @@ def _of_standing(looked: Sequence[Looked], least_s: float) -> Hang | None:
     ages = [one.standing for one in stands.values() if one.standing is not None]
     longest = max(ages, key=lambda standing: standing.age_s)
     culprits = tuple(stands[rank].doing for rank in ranks)
-    who = "The job has" if len(looked) == 1 else f"{ranks_named(ranks).capitalize()} "
-    who += "" if len(looked) == 1 else "has" if len(ranks) == 1 else "have"
-    problem = f"{who} got no further for {longest.age_s:.0f} s"
+    alone = len(looked) == 1 and (looked[0].world_size or 1) == 1
+    who = "The job" if alone else ranks_named(ranks).capitalize()
+    have = "has" if len(ranks) == 1 else "have"
+    problem = f"{who} {have} got no further for {longest.age_s:.0f} s"
     problem += f", before for {longest.longest_s:.1f} s at most"
     for one in culprits[:3]:
-        problem += f"; {'it' if len(looked) == 1 else f'rank {one.rank}'} {one.does}"
+        problem += f"; {'it' if alone else f'rank {one.rank}'} {one.does}"
     kind, advice = _why_absent(culprits)
-    if kind not in ("stopped", "uninterruptible"):
+    if kind not in _HELD:
         kind, advice = "stands_still", "look at what it does instead: haiprof stacks"
     return Hang(kind, problem, advice, ranks, (), longest.age_s, culprits)
 
 
 def _stands_still(one: Looked, least_s: float) -> bool:
     """Say whether a process gets no further although it should."""
-    if one.standing is None:
+    if one.standing is None or one.longest_s is not None:
         return False
     doing = one.doing
-    held = doing.state in ("stopped", "uninterruptible", _DEBUGGED)
+    held = doing.state in (*_HELD, _DEBUGGED)
     if not held and (doing.line is None or any(p in f for p in _SERVES for f in doing.stack)):
         return False
     late = not held and (doing.works or not doing.lasts)

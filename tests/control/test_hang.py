@@ -33,6 +33,11 @@ def test_a_process_of_its_own_that_gets_no_further() -> None:
     assert (hang.kind, hang.ranks, hang.waiting, hang.lasts_s) == ("stands_still", (0,), (), 64.0)
     said = "The job has got no further for 64 s, before for 1.5 s at most; it sleeps"
     assert hang.problem == said
+    # Those that wait for it are on another node.
+    awaited = Rank({"0": Group("0", 2, 4, "all_reduce", done=4)})
+    one = verdict([replace(ALONE, progress=awaited, world_size=2)], 60).hang
+    assert one is not None
+    assert (one.kind, one.problem[:28]) == ("stands_still", "Rank 0 has got no further fo")
     second = replace(ALONE, rank=1, doing=replace(NAPS, rank=1), standing=None)
     hang = verdict([ALONE, second], 60).hang
     assert hang is not None
@@ -57,9 +62,9 @@ def test_its_state_says_why(state: str) -> None:
         looked(replace(NAPS, line=None)),
         looked(replace(NAPS, stack=(*NAPS.stack, "run (/lib/asyncio/runners.py:3)")), age_s=6000),
         replace(ALONE, standing=None),
-        replace(ALONE, progress=Rank({"0": Group("0", 2, 4, "all_reduce", done=4)})),
+        replace(ALONE, longest_s=64.0),
     ],
-    ids=["short", "before", "busy", "moves", "saves", "no code", "serves", "begins", "a group"],
+    ids=["short", "before", "busy", "moves", "saves", "no code", "serves", "begins", "waits"],
 )
 def test_what_may_only_be_late_is_no_hang(one: Looked) -> None:
     assert verdict([one], 60).hang is None
