@@ -412,7 +412,7 @@ def test_a_recorder_that_is_gone_is_distinguished_from_one_that_is_silent(tmp_pa
     assert f"haiprof recover {run}" in job(run, recorder_lives=False).state().more
 
 
-HANGS = {"over": False, "ranks": [1, 2], "line": "nap (t.py:9)"}
+HANGS = {"over": False, "ranks": [1, 2], "waiting": [0], "line": "nap (t.py:9)"}
 
 
 @pytest.mark.parametrize(
@@ -421,6 +421,7 @@ HANGS = {"over": False, "ranks": [1, 2], "line": "nap (t.py:9)"}
         ([HANGS], ("hangs", "waits for rank 1, 2, at nap (t.py:9)")),
         ([{**HANGS, "line": None}], ("hangs", "waits for rank 1, 2")),
         ([{**HANGS, "ranks": []}], ("hangs", "all ranks have come")),
+        ([{**HANGS, "waiting": []}], ("hangs", "gets no further, at nap (t.py:9)")),
         ([HANGS, {"over": True}], ("recording", "no step yet")),
         ([{"over": False}], ("recording", "no step yet")),
         ([{**HANGS, "ranks": 5}], ("recording", "no step yet")),
