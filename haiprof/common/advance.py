@@ -44,17 +44,17 @@ class Advance:
         categories = memoryview(spans["category"][2]).cast("I")
         starts = memoryview(spans["start"][2]).cast("q")
         durations = memoryview(spans["duration"][2]).cast("q")
-        ends = sorted(
-            (starts[row] + durations[row], category == _STEPS)
-            for row, category in enumerate(categories)
-            if category in _FURTHER
-        )
-        for end_ns, is_step in ends:
-            if self._steps >= _FIRST:
-                self._longest_ns = max(self._longest_ns, end_ns - self._newest_ns)
-            self._newest_ns = max(self._newest_ns, end_ns)
-            self._steps += is_step
-        self._number += len(ends)
+        # In the order of their ends, but for those of several threads.
+        for category, start_ns, lasts_ns in zip(categories, starts, durations, strict=True):
+            if category not in _FURTHER:
+                continue
+            self._number += 1
+            later_ns = start_ns + lasts_ns - self._newest_ns
+            if later_ns > 0:
+                if self._steps >= _FIRST and later_ns > self._longest_ns:
+                    self._longest_ns = later_ns
+                self._newest_ns += later_ns
+            self._steps += category == _STEPS
 
     def standing(self, now_ns: int) -> Standing | None:
         """Return for how long it has got no further; None: it has not ended its first steps.
