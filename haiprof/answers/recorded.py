@@ -33,7 +33,7 @@ from haiprof.runs import ROLE_NODE, ROLE_RANK, Process
 from haiprof.sources import tables
 from haiprof.views.intervals import Times
 from haiprof.views.run import collectives as collective_view
-from haiprof.views.run import evidence, stack_changes
+from haiprof.views.run import evidence
 from haiprof.views.run import gpus as gpu_views
 from haiprof.views.run import graphs as graph_views
 from haiprof.views.run import kernels as kernel_views
@@ -354,20 +354,7 @@ class RecordedAnswers:
         :func:`haiprof.views.run.stack_changes.changes`.
         """
         asked.one_of("by", by, stack_views.BY)
-        work = functools.partial(stack_answers.step_parts, by=by)
-        found: list[dict[int | None, pl.DataFrame]] = []
-        for answers in (self, after):
-            of_rank: dict[int | None, pl.DataFrame] = {}
-            ranks = [p for p in answers._ranks.jobs(rank) if p.role == ROLE_RANK]
-            for process, read in answers._ranks.map(work, ranks):
-                answers._ranks.note(read.problems)
-                of_rank[process.rank] = read.frame  # of several attempts the last one
-            found.append(of_rank)
-        frames = [pl.DataFrame(schema={"rank": pl.Int64(), **stack_changes.CHANGES_SCHEMA})]
-        for number in sorted(set(found[0]) & set(found[1]), key=lambda n: -1 if n is None else n):
-            rows = stack_changes.changes(found[0][number], found[1][number])
-            frames.append(rows.select(pl.lit(number, pl.Int64()).alias("rank"), pl.all()))
-        return pl.concat(frames)
+        return stack_answers.changes(self._ranks, after._ranks, rank, by)
 
     def _phases_known(self, phases: Collection[str] | None, found: bool) -> None:
         """Check that the run has these phases, where nothing was found of them."""

@@ -5,13 +5,15 @@ Tests: tests/views/run/test_stacks.py.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection
 
 import polars as pl
 
 from haiprof import schema
 from haiprof.answers.one_process import read_phase_spans
-from haiprof.runs import Process
+from haiprof.answers.ranks import Ranks
+from haiprof.runs import ROLE_RANK, Process
 from haiprof.sources import tables
 from haiprof.views.run import stack_changes
 from haiprof.views.run import stacks as stack_views
@@ -61,3 +63,21 @@ def _placed(
     if phases is not None:
         samples = samples.filter(pl.col("phase").cast(pl.String).is_in(list(phases)))
     return tables.Read(samples, read.cut, read.problems + frames.problems + spans.problems), tree
+
+
+def changes(before: Ranks, after: Ranks, rank: int | None, by: stack_views.By) -> pl.DataFrame:
+    """Return what a step of each rank spends in which function in two runs."""
+    work = functools.partial(step_parts, by=by)
+    found: list[dict[int | None, pl.DataFrame]] = []
+    for run in (before, after):
+        of_rank: dict[int | None, pl.DataFrame] = {}
+        ranks = [p for p in run.jobs(rank) if p.role == ROLE_RANK]
+        for process, read in run.map(work, ranks):
+            run.note(read.problems)
+            of_rank[process.rank] = read.frame  # of several attempts the last one
+        found.append(of_rank)
+    frames = [pl.DataFrame(schema={"rank": pl.Int64(), **stack_changes.CHANGES_SCHEMA})]
+    for number in sorted(set(found[0]) & set(found[1]), key=lambda n: -1 if n is None else n):
+        rows = stack_changes.changes(found[0][number], found[1][number])
+        frames.append(rows.select(pl.lit(number, pl.Int64()).alias("rank"), pl.all()))
+    return pl.concat(frames)
