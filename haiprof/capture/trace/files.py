@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from haiprof.capture.trace.own_threads import EVENT_END, OwnThreads
 from haiprof.capture.where import Recorded
 from haiprof.common.claimed_folder import ClaimedFolder
 from haiprof.common.launcher import placement
@@ -115,6 +116,7 @@ def _is_whole(raw: Path, size: int) -> bool:
 
 
 def _compress(raw: Path, target: Path, cut: int | None) -> None:
+    own = OwnThreads(raw)
     fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "wb") as file:
         with (
@@ -126,11 +128,18 @@ def _compress(raw: Path, target: Path, cut: int | None) -> None:
             kept = b""
             while chunk := source.read(_CHUNK):
                 text = _renamed(kept + chunk, cut)
-                kept = text[-_LONGEST:]
-                out.write(text[:-_LONGEST])
+                whole = _end_of_events(text)
+                kept = text[whole:]
+                out.write(own.left_out_of(text[:whole]))
             out.write(kept)
         file.flush()
         os.fsync(fd)
+
+
+def _end_of_events(text: bytes) -> int:
+    """Return where the last whole event ends, or else the part that a name may lie across."""
+    last = text.rfind(EVENT_END)
+    return last + len(EVENT_END) if last >= 0 else max(len(text) - _LONGEST, 0)
 
 
 def _renamed(text: bytes, cut: int | None) -> bytes:

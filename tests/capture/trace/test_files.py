@@ -65,6 +65,49 @@ def test_steps_that_kineto_repeats_for_streams_are_no_steps_wherever_they_lie(fo
     assert [p.name for p in folder.parent.rglob("*") if p.is_file()] == [placed.name]
 
 
+def call(name: str, tid: int, number: int, caller: int | None) -> str:
+    """A call of a Python function as torch 2.13 lays it out."""
+    parent = "null" if caller is None else caller
+    return (
+        f'  {{\n    "ph": "X",\n    "cat": "python_function",\n    "name": "{name}",\n'
+        f'    "pid": 9,\n    "tid": {tid},\n    "ts": 1.5,\n    "dur": 2.0\n    ,\n    "args": {{\n'
+        f'      "Python parent id": {parent}, "Python id": {number}, "Ev Idx": 7\n    }}\n  }}'
+    )
+
+
+def test_our_own_threads_are_left_out_of_it(folder: Path) -> None:
+    begin = "haiprof/common/threads.py(50): _work"
+    head = '  {\n    "ph": "M",\n    "name": "thread_name",\n    "pid": 9,\n    "tid": 12,\n'
+    events = [
+        head + '    "args": {\n      "name": "thread 12 (python)"\n    }\n  }',
+        # Two threads that torch does not know, and one that it knows.
+        call(begin, 0, 1, None),
+        call("haiprof/capture/socket/server.py(166): _run", 0, 2, 1),
+        call("their/server.py(1): serve", 0, 3, None),
+        call("<built-in method accept>", 0, 4, 2),
+        call("their/server.py(5): accept", 0, 5, 3),
+        call(begin, 12, 6, None),
+        call("train.py(3): train", 11, 7, None),
+        # What the job's thread calls of ours is on its way.
+        call("haiprof/common/threads.py(77): set", 11, 8, 7),
+    ]
+    for number in range(9, 6000):  # over several chunks of the reader
+        events.append(call("haiprof/capture/trace/watch.py(26): look", 12, number, 6))
+        events.append(call("train.py(5): step", 11, 10000 + number, 7))
+    text = '{"traceEvents": [\n' + ",\n".join(events) + '\n  ],"traceName": "t" }'
+    file = trace_file(folder)
+    assert file.save(Writes(text), 0) > 2 << 20  # type: ignore[arg-type]
+    placed = json.loads(gzip.decompress(file.place(cut=None).read_bytes()))
+    assert [e["name"] for e in placed["traceEvents"]] == [
+        "their/server.py(1): serve",
+        "their/server.py(5): accept",
+        "train.py(3): train",
+        "haiprof/common/threads.py(77): set",
+        *["train.py(5): step"] * 5991,
+    ]
+    assert placed["traceName"] == "t"
+
+
 @pytest.mark.parametrize("text", ["", '{"traceEvents": [{"ph": "X", "na'])
 def test_a_file_that_torch_did_not_finish_is_none(folder: Path, text: str) -> None:
     with pytest.raises(OSError, match="not written to its end"):
