@@ -526,7 +526,7 @@ class TraceAnswers:
         return self._view(rank, msprof_step_trace.step_trace)
 
     def op_statistics(self, rank: int | None = None) -> pl.DataFrame:
-        """Return the device's time by operator and kind of unit: tensor cores, vector, copies.
+        """Return the device's time by operator and kind of unit: tensor cores, copies, ….
 
         See :func:`haiprof.views.trace.as_other_tools.msprof_op_statistics.op_statistics`.
 

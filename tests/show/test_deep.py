@@ -112,6 +112,19 @@ def many_ranks(folder: Path, count: int) -> Path:
     return folder
 
 
+def test_a_trace_without_a_device_has_no_columns_for_one() -> None:
+    sections = deep.show(opened("hta_cpu_only"))
+    heads = {
+        head
+        for section in sections
+        if section.title in ("Operators", "Modules and calls")
+        for each in section.grids
+        for head in each.heads
+    }
+    assert {"host self", "host total"} <= heads
+    assert not {h for h in heads if any(word in h for word in ("device", "tensor", "kernel"))}
+
+
 def test_the_findings_come_first() -> None:
     first, *_ = deep.show(opened("tb_resnet50_num_workers_0"))
     assert first.lines[0].startswith("The device was idle for 33 % of the time")

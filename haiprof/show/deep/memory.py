@@ -56,7 +56,7 @@ def section(analyzer: Analyzer, one: OneTrace) -> Section:
 
 
 def _figure(curve: pl.DataFrame, origin: int, one: OneTrace) -> list[go.Figure]:
-    columns = [name for name in ("allocated", "reserved") if curve[name].count()]
+    columns = [name for name in ("allocated", "reserved") if (curve[name].fill_null(0) != 0).any()]
     # Traces without totals show by how much they change.
     columns = columns or ["increase"]
     figure = stacked([f"Memory in use{one.label}"], [240], gap=60)
@@ -97,7 +97,8 @@ def _peaks(peaks: pl.DataFrame, origin: int, one: OneTrace) -> list[Grid]:
         ((pl.col("time") - origin) / NS_PER_MS).alias("at_ms"),
         "step",
         pl.col("allocated").alias("allocated_bytes"),
-        pl.col("reserved").alias("reserved_bytes"),
+        # torch reserves none of the host's: that it is 0 says nothing.
+        pl.when(pl.col("reserved") > 0).then("reserved").alias("reserved_bytes"),
         pl.col("told").alias("known_blocks_bytes"),
         pl.col("before").alias("allocated_before_bytes"),
     ]

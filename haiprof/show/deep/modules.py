@@ -49,12 +49,13 @@ def section(analyzer: Analyzer, one: OneTrace) -> Section:
 
 def _modules(modules: pl.DataFrame, one: OneTrace) -> list[Grid]:
     indent = pl.lit("\N{NO-BREAK SPACE}\N{NO-BREAK SPACE}").repeat_by("depth").list.join("")
+    on_device = modules["device"].sum() or modules["backward_device"].sum()
     columns: Columns = [
         (indent + pl.col("name").cast(pl.String)).alias("module"),
         "occurrences",
         "operators",
-        *durations("host", "self_host", "device", "self_device"),
-        *durations("backward_host", "backward_device"),
+        *durations("host", "self_host", *(("device", "self_device") if on_device else ())),
+        *durations("backward_host", *(("backward_device",) if on_device else ())),
     ]
     note = "What each module of the model costs, with what lies in it and alone."
     return table(f"Modules{one.label}", modules, columns, note, _MODULES)

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from haiprof.analyzer import Analyzer
     from haiprof.show.grid import Grid
 
-_TIMES: Final = ("host_self", "host_total", "device_self", "device_total")
+_ON_HOST: Final = ("host_self", "host_total")
+_ON_DEVICE: Final = ("device_self", "device_total")
 
 
 def section(analyzer: Analyzer, one: OneTrace) -> Section:
@@ -35,15 +36,18 @@ def section(analyzer: Analyzer, one: OneTrace) -> Section:
     statistics = one.of(analyzer.op_statistics(one.rank))
     ranges = one.of(analyzer.annotations(one.rank))
     of_ranges = one.of(analyzer.annotations(one.rank, by="kernel")).drop_nulls("name")
-    own = "Own time and time with what they call, on the host and of what they launched, what takes"
+    own = "Own time and time with what they call, on the host"
+    own += (
+        " and of what they launched, what takes longest on the device first."
+        if by_name["device_total"].sum()
+        else ", the longest first."
+    )
     shapes = "The same, by the shapes of the inputs: which of the sizes is worth a change."
     stacks = "The same, by who called: which lines of the code the time belongs to."
     return Section(
         "Operators",
         [
-            *_grid(
-                "Operators" + one.label, by_name, ["name"], f"{own} longest on the device first."
-            ),
+            *_grid("Operators" + one.label, by_name, ["name"], own),
             *_grid("Operators by shapes" + one.label, by_shapes, ["name", "shapes"], shapes),
             *_grid("Operators by call stack" + one.label, by_stack, ["name", "stack"], stacks),
             *_statistics(statistics, one),
@@ -66,7 +70,9 @@ def _ranges(ranges: pl.DataFrame, kernels: pl.DataFrame, one: OneTrace) -> list[
     times = durations("host", "host_mean", "host_max", "kernel_time", "busy")
     cost = "Ranges of the user, and steps: on the host, and what was launched within them."
     innermost = "What ran longest of that, by the innermost range around its launch."
-    columns: Columns = ["name", "count", *times[:3], "kernels", *times[3:]]
+    columns: Columns = ["name", "count", *times[:3]]
+    if ranges["kernels"].sum():
+        columns += ["kernels", *times[3:]]
     by_kernel: Columns = ["name", readable("kernel"), "calls", *durations("total", "mean", "max")]
     return [
         *table(f"Ranges{one.label}", ranges, columns, cost),
@@ -80,9 +86,11 @@ def _grouped(operators: pl.DataFrame, by: str) -> pl.DataFrame:
 
 
 def _grid(title: str, operators: pl.DataFrame, by: list[str], note: str) -> list[Grid]:
-    columns: Columns = [*by, "calls", *durations(*_TIMES)]
-    if operators["tensor_core_eligible"].any():
-        columns.append(yes("tensor_core_eligible"))
+    columns: Columns = [*by, "calls", *durations(*_ON_HOST)]
+    if operators["device_total"].sum():
+        columns += durations(*_ON_DEVICE)
+        if operators["tensor_core_eligible"].any():
+            columns.append(yes("tensor_core_eligible"))
     if operators["tensor_core_total"].sum():
         columns.append(pl.col("tensor_core_self_share").alias("tensor_core_ratio"))
     return table(title, operators, columns, note)

@@ -12,9 +12,9 @@ import polars as pl
 from haiprof.views.trace.kernels import launching_operator
 from haiprof.views.trace.linking.linked import Linked
 
-#: Kinds of unit, if a tool names none: ``tensor_core``, ``vector`` (all other kernels),
-#: ``communication``, and copies.
-UNITS = ("tensor_core", "vector", "communication", "memcpy", "memset")
+#: Kinds of unit, if a tool names none: ``tensor_core``, ``communication``, and copies. On
+#: which units other kernels ran is not known.
+UNITS = ("tensor_core", "communication", "memcpy", "memset")
 
 SCHEMA = {
     "op": pl.Categorical(),
@@ -32,14 +32,13 @@ def op_statistics(linked: Linked) -> pl.DataFrame:
     """Sum device activities by the operator that launched them, the longest first.
 
     Columns: ``op`` (if the tool names types of operators, as msprof does, that of the kernel; null
-    if the trace does not say), ``unit`` (as the tool names it, else of :data:`UNITS`), ``count``,
-    ``total``, ``min``, ``mean``, ``max`` (ns) and ``share`` (of the time of all activities).
+    if the trace does not say), ``unit`` (as the tool names it, else of :data:`UNITS`; null: not
+    known), ``count``, ``total``, ``min``, ``mean``, ``max`` (ns) and ``share`` (of the time of all
+    activities).
     """
     duration = pl.col("duration").clip(lower_bound=0)
     role = pl.col("role").cast(pl.String)
-    unit = pl.when(pl.col("tensor_core")).then(pl.lit("tensor_core")).otherwise(
-        pl.when(role == "kernel").then(pl.lit("vector")).otherwise(role)
-    )  # fmt: skip
+    unit = pl.when("tensor_core").then(pl.lit("tensor_core")).when(role != "kernel").then(role)
     recorded = pl.when(pl.col("kind") == "kernel").then(pl.col("unit").cast(pl.String))
     op, _ = launching_operator(linked)
     kind = pl.col("op_type").cast(pl.String)
