@@ -123,7 +123,7 @@ def flames(linked: Linked, of: Of = "python") -> pl.DataFrame:
 
     Columns: ``path`` (the row's number), ``parent`` (that of its caller), ``depth``, ``name``,
     ``calls``, ``total`` (ns of those calls) and ``self`` (of that, within no call that is shown
-    beneath). All threads are folded together.
+    beneath). All threads are folded together, and so are all steps, which are called ``step``.
 
     Args:
         linked: the trace.
@@ -137,6 +137,9 @@ def flames(linked: Linked, of: Of = "python") -> pl.DataFrame:
     place[rows] = np.arange(len(rows), dtype=np.int32)
     above = linked.parent[rows]
     name, names = linked.named
+    # The name of a step is its number, which would keep steps apart.
+    name = np.where(linked.category == CALLS.index("step"), len(names), name)
+    names = pl.concat([names.cast(pl.String), pl.Series(["step"])])
     path, parent, named, depth = _core.fold(
         np.where(above >= 0, place[above], np.int32(-1)) if len(rows) else above,
         name[rows].astype(np.uint32),

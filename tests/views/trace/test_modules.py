@@ -229,6 +229,19 @@ def test_parents_that_go_round_in_circles_are_survived() -> None:
     assert views.flames(trace)["calls"].sum() == 3
 
 
+def test_steps_are_one_in_a_flame_graph_whatever_their_numbers() -> None:
+    spans = [
+        {"name": f"ProfilerStep#{step}", "start": 100 * step, "duration": 90, "category": "step"}
+        for step in (3, 4)
+    ]
+    spans += [{"name": "aten::mm", "start": 100 * step + 10, "duration": 50} for step in (3, 4)]
+    flames = views.flames(link(spans_of(spans), kernels_of([])), "calls")
+    assert flames.select("parent", "name", "calls", "total", "self").rows() == [
+        (None, "step", 2, 180, 80),
+        (0, "aten::mm", 2, 100, 100),
+    ]
+
+
 TREES = st.lists(st.tuples(st.integers(-1, 30), st.sampled_from("abc")), max_size=40)
 
 

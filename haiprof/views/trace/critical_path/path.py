@@ -101,9 +101,10 @@ class CriticalPath:
         start: begin of the window.
         end: its end.
         path: its elements in the order of time, each begins where the one before ends: ``start``,
-            ``duration``, ``kind``, ``name`` (of the call or the activity), ``operator`` (behind the
-            activity), ``share`` (of the window), ``thread``, ``device``, ``stream``, ``op`` (row of
-            the call in ``linked.ops``), ``activity`` (row in ``linked.activities``), ``waits_for``
+            ``duration``, ``kind``, ``name`` (of the call or the activity, null between the calls of
+            a step), ``operator`` (behind the activity), ``share`` (of the window), ``thread``,
+            ``device``, ``stream``, ``op`` (row of the call in ``linked.ops``), ``activity`` (row in
+            ``linked.activities``), ``waits_for``
             (the label of another rank; see :mod:`haiprof.views.trace.critical_path.ranks`).
         skewed: launches that come after their activity in the file: its clocks disagree there.
     """
@@ -261,9 +262,12 @@ def _described(linked: Linked, call: Int32s, activity: Int32s) -> pl.DataFrame:
     rows, acts = _nullable("op", call), _nullable("activity", activity)
     ops, of = linked.ops, linked.activities
     device = of["name"].gather(acts)
+    # A step is what the path is of, and no call in it.
+    is_step = np.isin(call, np.flatnonzero(linked.category == STEP))
+    named = _nullable("op", np.where(is_step, -1, call))
     return pl.DataFrame(
         {
-            "name": ops["name"].gather(rows).zip_with(acts.is_null(), device),
+            "name": ops["name"].gather(named).zip_with(acts.is_null(), device),
             "operator": ops["name"].gather(of["op"].gather(acts)),
             "thread": ops["thread"].gather(rows),
             "device": of["device"].gather(acts),

@@ -158,6 +158,19 @@ def test_a_host_that_never_waits_is_the_path() -> None:
     ]  # fmt: skip
 
 
+def test_a_step_is_no_item_of_its_own_path() -> None:
+    spans = [
+        {"name": "ProfilerStep#3", "start": 0, "duration": 100, "category": "step"},
+        {"name": "aten::mm", "start": 10, "duration": 50},
+    ]
+    path = critical_path(link(spans_of(spans), kernels_of([]))).path
+    assert path.select("kind", "name", "duration").rows() == [
+        ("host", None, 10),
+        ("host", "aten::mm", 50),
+        ("host", None, 40),
+    ]
+
+
 def test_a_host_that_waits_for_the_device_hands_the_path_over() -> None:
     spans = [
         {**STEP, "duration": 400_000},
@@ -246,9 +259,9 @@ def test_a_backward_thread_has_the_path_while_the_main_thread_waits_for_it() -> 
     path = critical_path(trace)
     check(trace, path)
     assert path.path.select("name", "duration").rows() == [
-        ("ProfilerStep#1", 10_000), ("aten::mm", 50_000), ("ProfilerStep#1", 40_000),
+        (None, 10_000), ("aten::mm", 50_000), (None, 40_000),
         ("MmBackward", 200_000), (None, 10_000), ("AddBackward", 90_000),
-        ("ProfilerStep#1", 20_000), ("aten::add_", 50_000), ("ProfilerStep#1", 30_000),
+        (None, 20_000), ("aten::add_", 50_000), (None, 30_000),
     ]  # fmt: skip
     # Waiting for another thread is not work: were that thread faster, so would be the step.
     time, edges, _ = graph(trace, Window(path.start, path.end))
