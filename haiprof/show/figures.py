@@ -30,17 +30,35 @@ PHASE_COLOURS = {
     "other": "#b9c1cc",
     BETWEEN: "#b9c1cc",
 }
-#: For series and user ranges, which have no colour of their own.
+#: One colour per kind of work, likewise; one that is a phase, too, has that one's.
+WORK_COLOURS = {
+    "kernel": "#1f9e89",
+    "communication": PHASE_COLOURS["gradient_sync"],
+    "overlap": "#7f7796",
+    "waiting": "#d05b5b",
+    "memcpy": "#d9b13b",
+    "memset": "#a0a45c",
+    "graph": "#5f8f3e",
+    "runtime": "#b374c9",
+    "cpu": "#7fa3d8",
+    "dataloader": PHASE_COLOURS["dataloader"],
+    "weight": "#a878e0",
+    "send": "#e0a08a",
+    "recv": "#8fb4ad",
+    "idle": PHASE_COLOURS["other"],
+    "other": PHASE_COLOURS["other"],
+}
+#: For series and user ranges, which have no colour of their own: what one means its figure says.
 COLOURS = (
-    "#3f7fd6",
-    "#e8833a",
-    "#3fa66a",
-    "#c4508a",
-    "#7a5bd0",
-    "#35b0c4",
-    "#b58a1f",
-    "#8a94a6",
-    "#d05b5b",
+    "#1d5fa8",
+    "#b5521b",
+    "#2c7a45",
+    "#93265f",
+    "#523a9e",
+    "#157a8c",
+    "#7d6210",
+    "#556070",
+    "#9e2b2b",
 )
 
 _MARGIN = {"l": 76, "r": 24, "t": 64, "b": 48}

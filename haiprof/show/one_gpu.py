@@ -17,6 +17,7 @@ from haiprof.common.numbers import milliseconds
 from haiprof.show.bands import add_bands, closed
 from haiprof.show.figures import (
     COLOURS,
+    WORK_COLOURS,
     finish,
     phase_colour,
     safe,
@@ -45,12 +46,7 @@ _GRAPHS = 20
 _GRAPH_SERIES = 8
 #: Panels of device phases and of busy shares: a process with more devices is seldom.
 _DEVICES = 8
-_COLOURS = {
-    "kernel": "#35b0c4",
-    "communication": "#c4508a",
-    "memcpy": "#e8833a",
-    "memset": "#8a94a6",
-}
+_ACTIVITIES = ("kernel", "communication", "memcpy", "memset")
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,10 +371,10 @@ def _coloured(shapes: pl.DataFrame) -> list[tuple[tuple[str, str], pl.DataFrame]
         ((name, phase_colour(name, place)), rows)
         for place, ((name,), rows) in enumerate(phases.group_by("name", maintain_order=True))
     ]
-    for what, colour in _COLOURS.items():
+    for what in _ACTIVITIES:
         rows = shapes.filter(pl.col("what") == what)
         if rows.height:
-            parts.append(((what, colour), rows))
+            parts.append(((what, WORK_COLOURS[what]), rows))
     return parts
 
 

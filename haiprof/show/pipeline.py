@@ -9,7 +9,7 @@ import polars as pl
 
 from haiprof.findings import pipeline as pipeline_findings
 from haiprof.show.deep.section import NS_PER_MS, Columns, Section, durations, table
-from haiprof.show.figures import COLOURS, PHASE_COLOURS, safe, stacked
+from haiprof.show.figures import PHASE_COLOURS, WORK_COLOURS, safe, stacked
 from haiprof.show.grid import Grid
 from haiprof.views.run import pipeline as view
 
@@ -22,11 +22,11 @@ _JOBS: Final = 8_000
 _COLOURS: Final = {
     view.FORWARD: PHASE_COLOURS["forward"],
     view.BACKWARD: PHASE_COLOURS["backward"],
-    view.WEIGHT: COLOURS[3],
+    view.WEIGHT: WORK_COLOURS["weight"],
     view.OPTIMIZER: PHASE_COLOURS["optimizer"],
-    "send": COLOURS[1],
-    "recv": COLOURS[6],
-    "reduce": COLOURS[5],
+    "send": WORK_COLOURS["send"],
+    "recv": WORK_COLOURS["recv"],
+    "reduce": WORK_COLOURS["communication"],
     view.OTHER: PHASE_COLOURS["other"],
 }
 #: Where in a lane a job is drawn, from its middle down, and how high: communication is thin, at the

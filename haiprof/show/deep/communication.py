@@ -24,7 +24,7 @@ from haiprof.show.deep.section import (
     table,
     who,
 )
-from haiprof.show.figures import COLOURS, panel_legends, stacked
+from haiprof.show.figures import WORK_COLOURS, panel_legends, stacked
 from haiprof.show.grid import Grid
 
 if TYPE_CHECKING:
@@ -33,13 +33,16 @@ if TYPE_CHECKING:
 _WHO = ("node", "rank", "pid", "session")
 #: Columns of the parts of a step, and their titles.
 _STEP = {
-    "compute": "computing alone",
-    "overlap": "both",
-    "communication": "communication alone",
-    "waiting": "waiting for other ranks alone",
-    "other": "neither",
+    "compute": ("computing alone", WORK_COLOURS["kernel"]),
+    "overlap": ("both", WORK_COLOURS["overlap"]),
+    "communication": ("communication alone", WORK_COLOURS["communication"]),
+    "waiting": ("waiting for other ranks alone", WORK_COLOURS["waiting"]),
+    "other": ("neither", WORK_COLOURS["other"]),
 }
-_MOVED = {"transfer": "moving data", "waiting": "waiting for other ranks"}
+_MOVED = {
+    "transfer": ("moving data", WORK_COLOURS["communication"]),
+    "waiting": ("waiting for other ranks", WORK_COLOURS["waiting"]),
+}
 
 
 def section(analyzer: Analyzer, one: OneTrace) -> Section:
@@ -93,7 +96,7 @@ def _bars(steps: pl.DataFrame, moved: pl.DataFrame) -> list[go.Figure]:
     panels = [(shown, _STEP), *([(waited, _MOVED)] if waited.height else [])]
     for row, (frame, parts) in enumerate(panels, start=1):
         names = labels(frame)
-        for position, (part, name) in enumerate(parts.items()):
+        for part, (name, colour) in parts.items():
             if part == "waiting" and not frame[part].sum():
                 continue
             figure.add_bar(
@@ -101,7 +104,7 @@ def _bars(steps: pl.DataFrame, moved: pl.DataFrame) -> list[go.Figure]:
                 y=names,
                 name=name,
                 orientation="h",
-                marker_color=COLOURS[-2] if part == "other" else COLOURS[position],
+                marker_color=colour,
                 hovertemplate="%{x:.3g} ms",
                 row=row,
                 col=1,

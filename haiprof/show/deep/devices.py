@@ -23,7 +23,7 @@ from haiprof.show.deep.section import (
     table,
     who,
 )
-from haiprof.show.figures import COLOURS, panel_legends, safe, stacked
+from haiprof.show.figures import COLOURS, WORK_COLOURS, panel_legends, safe, stacked
 from haiprof.show.grid import Grid
 from haiprof.views.trace.idle import CATEGORIES
 
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 #: Columns of the parts of a device's time, and their titles.
 _PARTS = {
-    "compute": "computing",
-    "communication": "communication alone",
-    "memory": "copies and sets alone",
-    "idle": "idle",
+    "compute": ("computing", WORK_COLOURS["kernel"]),
+    "communication": ("communication alone", WORK_COLOURS["communication"]),
+    "memory": ("copies and sets alone", WORK_COLOURS["memcpy"]),
+    "idle": ("idle", WORK_COLOURS["idle"]),
 }
 _DRAWN_DEVICES = 8
 
@@ -102,13 +102,13 @@ def _division(temporal: pl.DataFrame) -> list[go.Figure]:
     shown = spread(temporal, "idle_ratio", TRACES)
     figure = stacked(["What each GPU did"], [40 + 24 * shown.height], gap=60)
     names = labels(shown)
-    for position, (part, name) in enumerate(_PARTS.items()):
+    for part, (name, colour) in _PARTS.items():
         figure.add_bar(
             x=(shown[part] / shown["span"]).to_list(),
             y=names,
             name=name,
             orientation="h",
-            marker_color=COLOURS[-2] if part == "idle" else COLOURS[position],
+            marker_color=colour,
             hovertemplate="%{x:.1%}",
         )
     figure.update_layout(barmode="stack")

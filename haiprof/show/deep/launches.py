@@ -13,7 +13,7 @@ import polars as pl
 
 from haiprof.common.numbers import milliseconds
 from haiprof.show.deep.section import Columns, OneTrace, Section, durations, lacking, table
-from haiprof.show.figures import COLOURS, panel_legends, safe, stacked
+from haiprof.show.figures import COLOURS, WORK_COLOURS, panel_legends, safe, stacked
 from haiprof.show.grid import Grid
 from haiprof.views.run.series import decimate
 from haiprof.views.trace import bandwidth as bandwidth_view
@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 #: Points per curve, and curves per figure: those with the highest maximum.
 _POINTS = 1_000
 _CURVES = 8
+#: Kinds of activities by their delay, and their colours.
+_KINDS = {
+    "kernel": WORK_COLOURS["kernel"],
+    "memory": WORK_COLOURS["memcpy"],
+    "graph": WORK_COLOURS["graph"],
+}
 
 
 def section(analyzer: Analyzer, one: OneTrace) -> Section:
@@ -65,7 +71,7 @@ def _delays(launched: pl.DataFrame, one: OneTrace) -> list[go.Figure]:
     edges = edges[: int(np.searchsorted(edges, delay.max(), side="right")) + 1]
     names = [milliseconds(edge) for edge in edges[:-1]]
     figure = stacked([f"How long after its launch work began{one.label}"], [240], gap=60)
-    for position, kind in enumerate(("kernel", "memory", "graph")):
+    for kind, colour in _KINDS.items():
         counts, _ = np.histogram(delay[(launched["kind"] == kind).to_numpy()], edges)
         if not counts.any():
             continue
@@ -73,7 +79,7 @@ def _delays(launched: pl.DataFrame, one: OneTrace) -> list[go.Figure]:
             x=names,
             y=counts.tolist(),
             name={"memory": "copies and sets"}.get(kind, f"{kind}s"),
-            marker_color=COLOURS[position],
+            marker_color=colour,
             hovertemplate="from %{x} on: %{y}",
         )
     figure.update_layout(barmode="stack", showlegend=True)

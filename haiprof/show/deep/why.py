@@ -19,7 +19,7 @@ from haiprof.show.deep.section import (
     table,
     who,
 )
-from haiprof.show.figures import COLOURS, panel_legends, stacked
+from haiprof.show.figures import WORK_COLOURS, panel_legends, stacked
 from haiprof.show.grid import Grid
 from haiprof.views.trace.overview import OTHER, PARTS
 
@@ -85,14 +85,14 @@ def _figure(mine: pl.DataFrame, one: OneTrace) -> list[go.Figure]:
     shown = mine.head(_STEPS)
     first = f" (the first {_STEPS} of {mine.height:,})" if mine.height > _STEPS else ""
     figure = stacked([f"Where the steps' time went{one.label}{first}"], [300], gap=60)
-    for position, part in enumerate((*PARTS, OTHER)):
+    for part in (*PARTS, OTHER):
         if not shown[part].sum():
             continue
         figure.add_bar(
             x=[str(step) for step in shown["step"]],
             y=(shown[part] / NS_PER_MS).to_list(),
             name=part,
-            marker_color=COLOURS[position % len(COLOURS)],
+            marker_color=WORK_COLOURS[part],
             hovertemplate="%{y:.3g} ms",
         )
     figure.update_layout(barmode="stack")
