@@ -46,16 +46,18 @@ class Page:
 
     def to_html(self) -> str:
         """Return the whole page; plotly is in it once, and only if there is a figure."""
-        here = resources.files(__package__)
-        style = here.joinpath("page.css").read_text("utf-8")
-        scripts = ""
-        if self._figures:
-            from plotly.offline import get_plotlyjs
+        if not self._figures:
+            return self.with_scripts("", "")
+        from plotly.offline import get_plotlyjs
 
-            draw = here.joinpath("page.js").read_text("utf-8")
-            scripts = (
-                f"<script>{get_plotlyjs()}</script>{''.join(self._figures)}<script>{draw}</script>"
-            )
+        draw = resources.files(__package__).joinpath("page.js").read_text("utf-8")
+        return self.with_scripts(get_plotlyjs(), draw)
+
+    def with_scripts(self, library: str, draw: str) -> str:
+        """Return the page with these scripts before and behind the data of its figures, if any."""
+        style = resources.files(__package__).joinpath("page.css").read_text("utf-8")
+        before, behind = (f"<script>{each}</script>" if each else "" for each in (library, draw))
+        scripts = f"{before}{''.join(self._figures)}{behind}" if self._figures else ""
         return (
             '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width, initial-scale=1">'

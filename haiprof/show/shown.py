@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from haiprof.common.printable import printable
+from haiprof.show import notebook
 from haiprof.show.grid import Grid
 from haiprof.show.page import Page
 
@@ -60,11 +61,7 @@ class Shown:
             + 160
             + sum(90 + 34 * len(g.rows) for g in self.grids)
         )
-        return (
-            f'<iframe srcdoc="{html.escape(page.to_html())}" '
-            'sandbox="allow-scripts allow-downloads" '
-            f'style="width:100%;height:{min(height, 1400)}px;border:0"></iframe>'
-        )
+        return notebook.output(page, height)
 
     def fill(self, page: Page) -> None:
         """Add the result to a page as one section."""

@@ -180,12 +180,6 @@ def test_long_series_are_thinned_and_keep_their_peak(tmp_path: Path) -> None:
     assert len(bands.x) <= POINTS + 1
 
 
-def test_the_notebook_gets_a_frame_of_its_own(tmp_path: Path) -> None:
-    html = Analyzer(runs.make_run(tmp_path / "r")).show_overview()._repr_html_()
-    assert html.startswith("<iframe srcdoc=")
-    assert "<script" not in html
-
-
 def test_a_name_cannot_drive_the_terminal(tmp_path: Path) -> None:
     run = runs.make_run(tmp_path / "r")
     runs.write_closed(run / "n0#0", schema.SPANS, runs.loop(3, [("\x1b[2Jwipe [red]", 2.0)]))
