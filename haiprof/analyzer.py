@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import TYPE_CHECKING, Concatenate, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Concatenate, Final, Literal, ParamSpec, TypeVar
 
 import polars as pl
 
@@ -37,6 +37,11 @@ if TYPE_CHECKING:
     from haiprof.findings.finding import Finding
     from haiprof.show.shown import Shown
 
+#: Parts of answers: public for the report and the exports, and no questions of a user's.
+_PARTS: Final = frozenset(
+    ("clock_by_node", "each", "gpu_instances", "keep_overview", "note", "read", "read_gpu",
+     "summaries", "summaries_of")
+)  # fmt: skip
 _Result = TypeVar("_Result")
 _Given = ParamSpec("_Given")
 
@@ -152,6 +157,10 @@ class Analyzer:
     def __repr__(self) -> str:
         """Name the run's folder and size."""
         return f"Analyzer({self._ranks.where!r}): {len(self.ranks)} ranks"
+
+    def __dir__(self) -> list[str]:
+        """List the questions, for whoever completes a name; not what only the report needs."""
+        return sorted(name for name in dir(type(self)) if name[0] != "_" and name not in _PARTS)
 
     @property
     def run(self) -> Run:
@@ -274,6 +283,7 @@ class Analyzer:
 
     processes = _of_records(RecordedAnswers.processes)
     phases = _of_records(RecordedAnswers.phases)
+    metrics = _of_records(RecordedAnswers.metrics)
     samples = _of_records(RecordedAnswers.samples)
     spans = _of_records(RecordedAnswers.spans)
     events = _of_records(RecordedAnswers.events)

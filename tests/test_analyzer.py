@@ -248,3 +248,10 @@ def test_analysis_imports_nothing_of_capture() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_completing_a_name_offers_questions_only(tmp_path: Path) -> None:
+    offered = dir(Analyzer(runs.make_run(tmp_path / "r")))
+    assert {"steps", "phases", "findings", "metrics", "operators", "ranks", "deep"} <= set(offered)
+    assert not [name for name in offered if name.startswith("_")]
+    assert not {"each", "note", "read", "read_gpu", "summaries", "keep_overview"} & set(offered)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import inspect
+import re
 from pathlib import Path
 
 import pytest
@@ -41,3 +42,17 @@ def test_an_example_runs(
     output: list[str] = []
     doctest.DocTestRunner().run(example, out=output.append)
     assert not output, "".join(output)
+
+
+def test_every_code_block_of_the_documentation_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (Path(__file__).parents[1] / "docs" / "analysis.md").read_text("utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert len(blocks) > 1
+    runs.make_gpu_run(tmp_path / "haiprof-logs" / "r", ranks=2)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(block, names)
+    assert (tmp_path / "report.html").stat().st_size > 1_000_000

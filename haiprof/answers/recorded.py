@@ -14,7 +14,7 @@ import polars as pl
 
 from haiprof import schema
 from haiprof.answers import collectives as collective_answers
-from haiprof.answers import gpu, host_clocks, late_ranks, one_process, pipeline, sql
+from haiprof.answers import gpu, host_clocks, late_ranks, metrics, one_process, pipeline, sql
 from haiprof.answers import nccl as nccl_answers
 from haiprof.answers import processes as process_rows
 from haiprof.answers import stacks as stack_answers
@@ -137,6 +137,18 @@ class RecordedAnswers:
         known = functools.partial(self._values, schema.SAMPLES, "metric")
         asked.metric(self._ranks.where, metric, found.height > 0, known)
         return found
+
+    def metrics(self, rank: int | None = None) -> pl.DataFrame:
+        """Return which metrics were sampled: one row per metric of each process or node.
+
+        Columns: ``metric``, ``instances`` (0: it has none), ``samples``, ``first`` and ``last``
+        (times), ``min``, ``mean``, ``max`` (in the unit that the metric's name ends in).
+
+        Example:
+            >>> run.metrics(rank=0)["metric"].to_list()[-2:]
+            ['proc.cpu.percent', 'proc.rss.bytes']
+        """
+        return self._ranks.frames(metrics.metrics, self._ranks.choose(rank), metrics.SCHEMA)
 
     def spans(
         self,

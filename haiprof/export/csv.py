@@ -35,6 +35,7 @@ VIEWS: dict[str, View] = {
     "steps": lambda run: run.steps(),
     "phases": lambda run: run.phases(),
     "device_phases": lambda run: run.device_phases(),
+    "metrics": lambda run: run.metrics(),
     "samples": lambda run: run.samples(),
     "events": lambda run: run.events(),
     "stacks": lambda run: run.stacks(),

@@ -66,6 +66,7 @@ OTHERS = {
     "processes",
     "phases",
     "device_phases",
+    "metrics",
     "samples",
     "events",
     "pipeline",

@@ -18,6 +18,7 @@ NO_TRACES = {
     "processes",
     "phases",
     "device_phases",
+    "metrics",
     "samples",
     "events",
     "unknown",
