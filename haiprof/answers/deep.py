@@ -767,12 +767,24 @@ class TraceAnswers:
         self, after: TraceAnswers, rank: int | None
     ) -> Iterable[tuple[Process, Linked, Linked]]:
         ours, theirs = self._ranks, after._ranks
-        mine, later = placed(ours.jobs(rank)), placed(theirs.jobs(rank))
+        mine, later = (placed(_chosen(ranks, rank)) for ranks in (ours, theirs))
         if len(mine) == len(later) == 1:
             later = dict(zip(mine, later.values(), strict=True))
+        elif len(later) == 1 and theirs.numbers == []:
+            later = dict.fromkeys(mine, *later.values())
+        elif len(mine) == 1 and ours.numbers == []:
+            mine = dict.fromkeys(later, *mine.values())
         shared = [place for place in mine if place in later]
         if not shared:
             raise HaiprofError("the two runs have no rank in common, so nothing can be compared")
         for place in shared:
             process = mine[place]
-            yield process, ours.linked(process), theirs.linked(later[place])
+            if process.rank is None and later[place].rank is not None:
+                process = later[place]
+            yield process, ours.linked(mine[place]), theirs.linked(later[place])
+
+
+def _chosen(ranks: Ranks, rank: int | None) -> list[Process]:
+    """Return the processes of a rank; of a run whose only process has no rank, that one."""
+    alone = ranks.jobs(None) if not ranks.numbers else []
+    return alone if len(alone) == 1 else ranks.jobs(rank)
