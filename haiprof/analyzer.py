@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Concatenate, Final, Literal, ParamSpec, TypeVa
 import polars as pl
 
 from haiprof.answers import findings as finding_answers
-from haiprof.answers import host_clocks, one_process, window
+from haiprof.answers import host_clocks, one_process, run_changes, window
 from haiprof.answers import ledger as ledger_answers
 from haiprof.answers.deep import TraceAnswers
 from haiprof.answers.headline import headline
@@ -34,6 +34,7 @@ from haiprof.views.trace import compare as compare_view
 from haiprof.views.trace import differences as differences_view
 
 if TYPE_CHECKING:
+    from haiprof.answers.run_changes import RunChanges
     from haiprof.findings.finding import Finding
     from haiprof.show.shown import Shown
 
@@ -457,6 +458,26 @@ class Analyzer:
         return self._recorded.stack_changes(
             _another(after, "after", "later")._recorded, rank, by=by
         )
+
+    def changes(self, after: Analyzer, rank: int | None = None) -> RunChanges:
+        """Return what changed from this recorded run to a later one.
+
+        Four frames: ``phases``, ``waits``, ``series`` and ``findings``. What the deep traces of two
+        runs differ in, :meth:`compare` says.
+
+        Raises:
+            HaiprofError: a run has no such rank, or no steps, or is a trace.
+
+        Example:
+            >>> run.changes(run).phases["verdict"].unique().to_list()
+            ['no difference shown']
+        """
+        later = _another(after, "after", "later")
+        if self.traced or later.traced:
+            raise HaiprofError("changes(): give recorded runs; compare() takes traces")
+        found = self.findings(rank), later.findings(rank)
+        both = (self._ranks, self._recorded), (later._ranks, later._recorded)
+        return run_changes.run_changes(*both, found, rank)
 
     def headline(self) -> list[str]:
         """Return the three most important lines about this run; computed once, then kept.

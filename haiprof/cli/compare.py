@@ -13,6 +13,7 @@ from haiprof.cli.report import open_run, say_problems
 from haiprof.common.frame_texts import short_file
 from haiprof.common.numbers import milliseconds, percent
 from haiprof.common.printable import printable
+from haiprof.show import run_changes
 from haiprof.show.grid import frame_grid
 from haiprof.views.run.stack_changes import NO_DIFFERENCE
 
@@ -51,6 +52,7 @@ def compare(before: str, after: str, rank: int | None) -> None:
         comparisons = earlier.compare(later, rank)
         recorded = not (earlier.traced or later.traced)
         stacks = earlier.stack_changes(later, rank) if recorded else None
+        changes = earlier.changes(later, rank) if recorded and _have_steps(comparisons) else None
     for opened in (earlier, later):
         say_problems(opened)
     console = Console(highlight=False)
@@ -68,6 +70,8 @@ def compare(before: str, after: str, rank: int | None) -> None:
         changed = None if stacks is None else _of_stacks(stacks, label)
         if changed is not None and changed.height:
             console.print(frame_grid(_STACKS, changed, _STACKS_NOTE).to_rich())
+    for grid in [] if changes is None else run_changes.grids(changes):
+        console.print(grid.to_rich())
 
 
 def summary(comparisons: Mapping[str, Comparison]) -> list[str]:
@@ -147,6 +151,11 @@ def sentences(label: str, comparison: Comparison) -> list[str]:
 
 def _direction(change: float) -> str:
     return "longer" if change > 0 else "shorter"
+
+
+def _have_steps(comparisons: Mapping[str, Comparison]) -> bool:
+    rows = (comparison.steps.row(0, named=True) for comparison in comparisons.values())
+    return any(row["before_steps"] and row["after_steps"] for row in rows)
 
 
 def _of_stacks(changes: pl.DataFrame, label: str) -> pl.DataFrame:

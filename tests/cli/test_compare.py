@@ -96,3 +96,35 @@ def test_functions_that_take_longer_are_named_where_stacks_were_sampled(tmp_path
     ]  # fmt: skip
     assert "Model.forward" not in done.stdout
     assert "Functions" not in haiprof("compare", before, before).stdout
+
+
+def test_two_recorded_runs_are_compared_by_phases_too(tmp_path: Path) -> None:
+    before = runs.make_run(tmp_path / "before", ranks=2)
+    slower = [(name, 2 * ms if name == "forward" else ms) for name, ms in runs.PHASES]
+    after = runs.make_run(tmp_path / "after", ranks=2, phases=slower)
+    done = haiprof("compare", before, after)
+    assert done.returncode == 0, done.stderr
+    assert "Phases: their time, a step of a rank" in done.stdout
+    (line,) = (line for line in done.stdout.splitlines() if "forward" in line)
+    assert [cell.strip() for cell in line.strip("│┃ ").split("│")] == [
+        "forward", "slower", "4 ms", "8 ms", "4 ms",
+    ]  # fmt: skip
+    assert not any(name in done.stdout for name in ("backward", "Series", "Findings that"))
+    assert "Phases:" not in haiprof("compare", before, before).stdout
+
+
+def test_a_trace_without_a_rank_is_compared_with_any_rank(tmp_path: Path) -> None:
+    ranked = job(tmp_path / "ranked", 2, 0)
+    alone = tmp_path / "alone" / "t.pt.trace.json"
+    document = json.loads((ranked / "r1.pt.trace.json").read_text())
+    del document["distributedInfo"]
+    traces.write(alone, document)
+    for pair in ((ranked, alone), (alone, ranked)):
+        one = haiprof("compare", *pair, "--rank", "1")
+        assert (one.returncode, one.stderr) == (0, "")
+        assert one.stdout.startswith("rank 1: a step took ")
+        lines = haiprof("compare", *pair).stdout.splitlines()
+        assert [line.split(":")[0] for line in lines if line.startswith("rank ")] == [
+            "rank 0",
+            "rank 1",
+        ]

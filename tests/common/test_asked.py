@@ -115,10 +115,19 @@ def test_a_wrong_argument_is_one_line_that_says_what_there_is(
     assert (method, parameter) in SPECIAL or parameter in WRONG, (
         f"{method}({parameter}=): say in WRONG what it cannot be, or that it can be anything"
     )
-    of_recorded = {"samples", "events", "device_spans", "read", "stacks", "flame", "stack_changes"}
+    of_recorded = {
+        "samples",
+        "events",
+        "device_spans",
+        "read",
+        "stacks",
+        "flame",
+        "stack_changes",
+        "changes",
+    }
     run = recorded if method in of_recorded else traced
     needed: dict[str, Any] = {}
-    if method in ("compare", "differences", "stack_changes"):
+    if method in ("compare", "differences", "stack_changes", "changes"):
         needed["after"] = run
     if method == "read":
         needed |= {"process": run.run.processes[0], "table": schema.SPANS, "columns": ["name"]}

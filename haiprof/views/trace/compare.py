@@ -180,7 +180,7 @@ def _compared(before: _Samples, after: _Samples) -> pl.DataFrame:
     found = np.zeros(len(names), bool)
     if enough:
         difference, uncertainty, chance = _welch(first.time, second.time)
-        found = _discoveries(chance)
+        found = discoveries(chance)
     verdict = np.select(
         [~ran[0], ~ran[1], np.full(len(names), not enough), found & (difference > 0), found],
         ["new", "gone", "too few steps", "slower", "faster"],
@@ -276,7 +276,8 @@ def quantile(chance: float, freedom: npt.NDArray[np.float64]) -> npt.NDArray[np.
     return value[which]
 
 
-def _discoveries(chance: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+def discoveries(chance: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+    """Say which of these p-values are discoveries, of which at most :data:`FALSE` are chance."""
     order = np.argsort(chance)
     passes = chance[order] <= FALSE * np.arange(1, len(chance) + 1) / max(len(chance), 1)
     found = np.zeros(len(chance), bool)
