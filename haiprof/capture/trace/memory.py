@@ -3,8 +3,6 @@
 torch keeps no account of that. What malloc() has handed out grows by the events from the end of one
 step to that of the next: a job has by then given back what it needs within a step, however much
 that is, and what the process has grown by would count that, too, and the holes between events.
-
-Tests: tests/capture/trace/test_memory.py.
 """
 
 from __future__ import annotations
