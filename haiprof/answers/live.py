@@ -16,6 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+import polars as pl
+
 from haiprof.answers import findings as finding_answers
 from haiprof.answers import window
 from haiprof.answers.ranks import Ranks
@@ -24,7 +26,7 @@ from haiprof.common.live_findings import Found
 from haiprof.common.numbers import milliseconds
 from haiprof.findings.finding import Evidence, Finding
 from haiprof.findings.recorded import baseline_rules, cpu_rules, rules
-from haiprof.findings.recorded.case import Case
+from haiprof.findings.recorded.case import Case, Rank
 from haiprof.runs import Run
 from haiprof.sources.own import open_run
 
@@ -35,6 +37,8 @@ _MEMORY: Final = 4 << 30
 _NICE: Final = 5
 #: What makes steps slower takes at least this part of what they take longer.
 _PART: Final = 0.5
+#: A line that was seen less often may be so by chance.
+_FEWEST: Final = 10
 #: Nobody reads more.
 _MOST: Final = 3
 #: After this time, ns, what was recorded is written.
@@ -117,17 +121,45 @@ def changed(before: Case, after: Case) -> list[Finding]:
         more = (one.share or 0.0) * takes - cost.get((one.kind, one.ranks), 0.0)
         if more >= _PART * (takes - took):
             return [replace(one, problem=_since(step, one.problem))]
-    return [_explained(after, step, one) if one.kind == "regression" else one for one in longer]
+    if longer[0].kind != "regression":
+        return longer
+    return [_explained(after, step, longer[0]) or _placed(before, after, longer[0], takes - took)]
 
 
-def _explained(after: Case, step: Evidence, longer: Finding) -> Finding:
-    """Say who takes the CPUs if steps take longer because of that; else where to look."""
-    if longer.phase == "cpu_queue":
-        takers = filter(None, (cpu_rules.who_takes_cpus(after, rank) for rank in after.ranks))
-        for taker in takers:
-            problem = _since(step, taker.problem)
-            return replace(longer, kind=taker.kind, problem=problem, advice=taker.advice)
-    return replace(longer, advice=_ADVICE)
+def _explained(after: Case, step: Evidence, longer: Finding) -> Finding | None:
+    """Say who takes the CPUs if steps take longer because of that."""
+    if longer.phase != "cpu_queue":
+        return None
+    for taker in filter(None, (cpu_rules.who_takes_cpus(after, rank) for rank in after.ranks)):
+        problem = _since(step, taker.problem)
+        return replace(longer, kind=taker.kind, problem=problem, advice=taker.advice)
+    return None
+
+
+def _placed(before: Case, after: Case, longer: Finding, more: float) -> Finding:
+    """Say at which line of the job most of what a step takes longer (ns) is spent, if at one."""
+    longer = replace(longer, advice=_ADVICE)
+    earlier = {rank.numbers: rank for rank in before.ranks}
+    for rank in after.ranks:
+        if rank.numbers not in earlier:
+            continue
+        now, then = _by_line(rank), _by_line(earlier[rank.numbers])
+        for line, ns in now.items():
+            if ns - then.get(line, 0.0) >= _PART * more:
+                return replace(longer, line=line, problem=f"{longer.problem}, most of it at {line}")
+    return longer
+
+
+def _by_line(rank: Rank) -> dict[str, float]:
+    """Return how long the training thread is at each line of the job, ns a step."""
+    mine = rank.lines.filter(~pl.col("worker"), pl.col("line").is_not_null())
+    rows = mine.group_by("line", "cause").agg(pl.col("samples").sum())
+    rows = rows.filter(pl.col("samples") >= _FEWEST)
+    steps = max(int(rank.ledger.count.sum()), 1)
+    found: dict[str, float] = {}
+    for line, cause, samples in rows.iter_rows():
+        found[line] = found.get(line, 0.0) + rank.spent({cause: samples}) / steps
+    return found
 
 
 def _of_steps(finding: Finding) -> bool:

@@ -43,6 +43,18 @@ def test_what_was_as_slow_before_is_not_to_blame() -> None:
     assert "since then" in found.advice
 
 
+def test_the_line_that_takes_longer_is_named() -> None:
+    """Where most of the time is says nothing: it was there before."""
+    usual, new = "step (/job/train.py:5)", "log (/job/train.py:9)"
+    before = case({"other": 31}, [line("other", 30, usual), *torch_lines(60)])
+    lines = [line("other", 30, usual), line("other", 30, new), *torch_lines(60)]
+    (found,) = changed(before, case({"other": 61}, lines))
+    assert (found.kind, found.line) == ("regression", new)
+    assert found.problem.endswith(f": 30 ms more between the phases, most of it at {new}")
+    (found,) = changed(before, case({"other": 61}, [line("other", 30, usual), *torch_lines(60)]))
+    assert found.line == usual
+
+
 @pytest.mark.parametrize(("busy", "kind"), [(90, "cpu_neighbour"), (13, "regression")])
 def test_who_takes_the_cpus_is_named_from_a_tenth_on(busy: float, kind: str) -> None:
     """Which rules over a whole run take for usual: here it was not there before."""
