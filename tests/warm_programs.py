@@ -37,6 +37,8 @@ _LONGEST = 1 << 20
 _AT_START = ("LD_", "LC_", "LANG", "OMP_", "MKL_", "KMP_", "PYTHON", "MALLOC_", "GLIBC_")
 #: They end with this process, whose sockets they wait at.
 _servers: list[subprocess.Popen[bytes]] = []
+#: Two threads must not start one server each: that of the first would end.
+_starting: Final = threading.Lock()
 
 
 class Program:
@@ -139,7 +141,8 @@ def start(
     """
     environment = dict(os.environ if env is None else env)
     first = tuple(sorted((k, v) for k, v in environment.items() if k.startswith(_AT_START)))
-    server = _server(kind, first)
+    with _starting:
+        server = _server(kind, first)
     ended, its_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     (out, its_out), (err, its_err) = os.pipe(), os.pipe()
     with its_end:
