@@ -501,6 +501,10 @@ def _of_waiting(found: Stuck, doing: Mapping[int, Doing]) -> Hang:
     elif kind == "stalled_transfer":
         problem = f"All ranks have come to {which}, and it does not end; {for_long}"
         advice = "look at the network between them: links that are down, firewalls, a switch"
+        # One that has come and can do nothing since keeps it from its end.
+        culprits = tuple(one for one in doing.values() if one.state in (*_HELD, _DEBUGGED))
+        if culprits:
+            kind, advice = _why_absent(culprits)
     else:
         problem = f"{ranks_named(found.culprits).capitalize()} never came to {which}; {for_long}"
         kind, advice = _why_absent(culprits)
@@ -517,7 +521,9 @@ def _of_waiting(found: Stuck, doing: Mapping[int, Doing]) -> Hang:
             )
     for one in culprits[:3]:
         problem += f"; rank {one.rank} {one.does}"
-    return Hang(kind, problem, advice, found.culprits, found.waiting, lasts, culprits)
+    ranks = found.culprits or tuple(sorted(one.rank for one in culprits))
+    waiting = tuple(number for number in found.waiting if found.culprits or number not in ranks)
+    return Hang(kind, problem, advice, ranks, waiting, lasts, culprits)
 
 
 def _why_absent(culprits: Sequence[Doing]) -> tuple[str, str]:

@@ -92,6 +92,20 @@ def test_whom_a_debugger_holds_does_not_hang_and_neither_does_who_waits_for_it()
     assert seen.held.startswith("Rank 1 never came to all_reduce number 4")
 
 
+def test_one_that_was_stopped_after_it_had_come_keeps_a_transfer_from_its_end() -> None:
+    group = Group("0", 2, 4, "all_reduce", done=3)
+    waits = Rank({"0": group}, [Wait("0", 4, "all_reduce", age_s=64)])
+    one = replace(ALONE, progress=waits, longest_s=64.0)
+    stopped = replace(NAPS, rank=1, state="stopped", does="is stopped by a signal or a debugger")
+    stalled = verdict([one, replace(one, rank=1, doing=replace(NAPS, rank=1))], 60).hang
+    assert stalled is not None
+    assert (stalled.kind, stalled.ranks, stalled.waiting) == ("stalled_transfer", (), (0, 1))
+    held = verdict([one, replace(one, rank=1, doing=stopped)], 60).hang
+    assert held is not None
+    assert (held.kind, held.ranks, held.waiting) == ("stopped", (1,), (0,))
+    assert held.problem.endswith("; rank 1 is stopped by a signal or a debugger")
+
+
 def test_a_thread_that_does_not_end_is_named_with_its_rank() -> None:
     thread = replace(ENDS, rank=1, does="waits at its end for a thread that sleeps", worker=("f",))
     one = replace(ALONE, rank=1, doing=thread)

@@ -142,6 +142,27 @@ KINDS: dict[str, Kind] = {
     "waits_for_a_child": Kind(_instead("child"), patient=True),
     "holds_the_gil": Kind(_instead("gil")),
     "stopped": Kind(_instead("stopped"), ("stopped",)),
+    "stopped_in_a_transfer": Kind(
+        """
+come = threading.Event()
+def stops():
+    come.wait()
+    time.sleep(0.05)
+    begins()
+    os.kill(os.getpid(), signal.SIGSTOP)
+dist.init_process_group("gloo")
+exchanges()
+if THAT:
+    threading.Thread(target=stops).start()
+data = torch.ones(16_000_000)
+while True:
+    dist.barrier()
+    come.set()
+    dist.all_reduce(data)
+""",
+        ("stopped",),
+        most=3,
+    ),
     "uninterruptible": Kind(_instead("device"), ("uninterruptible",)),
     "loader_worker": Kind(_instead("loader")),
     "other_operation": Kind(
