@@ -58,7 +58,7 @@ def run(words: Annotated[list[str] | None, typer.Argument(metavar="[--] CMD...")
 
 @app.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
 def trace(words: Annotated[list[str] | None, typer.Argument(metavar="[--] CMD...")] = None) -> None:
-    """Run a command under haiprof with a deep trace of each process that trains."""
+    """Run a command under haiprof, with a deep trace of what trains."""
     from haiprof.cli import run as command
 
     command.main(words or [], trace=True)
@@ -140,7 +140,7 @@ def attach(
     *,
     options: tuple[tuple[str, Any], ...],
 ) -> None:
-    """Record a job that is running, with no restart and no change to its code.
+    """Record a running job, with no restart and no change to its code.
 
     ``haiprof train.py --time 60`` is the same.
     """
@@ -194,7 +194,7 @@ def report(
     workers: _Workers = None,
     dask: _Dask = None,
 ) -> None:
-    """Write a run's report: one HTML file that works without a network."""
+    """Write a run's report: one HTML file that works offline."""
     from haiprof.cli.report import write_report
 
     write_report(run, output, workers, dask)
@@ -227,7 +227,7 @@ def diagnose(
     workers: _Workers = None,
     dask: _Dask = None,
 ) -> None:
-    """Say what costs a run its time or ended it, who is to blame, and what to do."""
+    """Say what slowed or ended a run, who is to blame, what to do."""
     from haiprof.cli.diagnose import diagnose as print_findings
     from haiprof.cli.process.executors import executor_of
 
@@ -245,7 +245,7 @@ def import_(
         typer.Option("--out", "-o", help="The folder to write [beside the traces].", metavar="DIR"),
     ] = None,
 ) -> None:
-    """Read traces of torch.profiler once, so that they open at once from then on."""
+    """Read traces once, so that they open at once from then on."""
     from haiprof.cli.importing import import_traces
 
     import_traces(path, out)
@@ -297,7 +297,7 @@ def export(
     workers: _Workers = None,
     dask: _Dask = None,
 ) -> None:
-    """Write a run for other programs: a trace viewer, TensorBoard, tables."""
+    """Write a run for other programs: Perfetto, TensorBoard, tables."""
     from haiprof.cli.export import ExportOptions
     from haiprof.cli.export import export as write
     from haiprof.cli.process.executors import executor_of
@@ -361,7 +361,7 @@ def collect(
     nodes: _Nodes = "",
     hostfile: _Hostfile = "",
 ) -> None:
-    """Bring together what each host has recorded into a folder of its own."""
+    """Bring together what each host has recorded on its own."""
     from haiprof.cli.collect import bring, named
 
     raise typer.Exit(bring(named(sources, nodes, hostfile), into, run))
@@ -440,7 +440,7 @@ def hang(
     nodes: _Nodes = "",
     hostfile: _Hostfile = "",
 ) -> None:
-    """Say whether a job hangs, which rank is to blame, and what it does."""
+    """Say whether a job hangs, which rank is to blame, and why."""
     from haiprof.cli.hang import show_hang
 
     raise typer.Exit(show_hang(job, seconds, _hosts(nodes, hostfile), as_json=json))
@@ -503,7 +503,7 @@ def doctor(
         typer.Option(help="The CPU, where /proc does not say.", metavar="VENDOR:FAMILY:MODEL"),
     ] = "",
 ) -> None:
-    """Say what can be collected here; for what cannot: why, and how to fix it."""
+    """Say what can be recorded here and, for the rest, how to get it."""
     from haiprof.cli.doctor import examine
 
     try:

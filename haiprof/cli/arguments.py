@@ -175,7 +175,7 @@ def _read_option(word: str, waiting: list[str], read: RunArguments, command: str
     option = OPTIONS.get(name)
     if meaning is None and option is None:
         rows = [row[0] for row in _table(command)]
-        hint = f"{did_you_mean(flag, [one for row in rows for one in row.split('/')])} ".lstrip()
+        hint = f"{did_you_mean(flag, flags(command))} ".lstrip()
         shown = flag if flag.isprintable() else repr(flag)
         raise UsageError(
             f"there is no option {shown} of {command}; {hint}the options are {', '.join(rows)}"
@@ -235,30 +235,51 @@ def _table(command: str = "run") -> list[tuple[str, str, str]]:
     return [*rows, *_job_table()] if command == "run" else rows
 
 
+def flags(command: str) -> list[str]:
+    """Return the options of ``run`` or ``trace``, in the order of their help."""
+    return [flag for row in _table(command) for flag in row[0].split("/")] + ["--help"]
+
+
 def help_text(command: str = "run") -> str:
     """Return what ``haiprof run --help`` or ``haiprof trace --help`` prints."""
     rows = [(f"  {flag} {operand}".rstrip(), meaning) for flag, operand, meaning in _table(command)]
     rows.append(("  --help", "show this and exit"))
     width = max(len(left) for left, _ in rows) + 2
-    options = "\n".join(f"{left:<{width}}{meaning}" for left, meaning in rows)
-    if command == "trace":
-        also, behind = ", with a deep trace of\neach", ""
-    else:
-        also, behind = "", _BEHIND
+    options = "\n".join(_row(left, meaning, width) for left, meaning in rows)
+    also = ",\nwith a deep trace of each" if command == "trace" else ""
     return f"""Usage: haiprof {command} [OPTIONS] [--] CMD...
 
-Run a command with haiprof recording every process of it that trains{also}; no change to the code.
-A CMD that ends in .py is run by this Python. Its exit code and signals pass through.
+Run a command with haiprof recording every process of it that trains{also}; no
+change to the code. A CMD that ends in .py is run by the first Python on PATH,
+if haiprof is there, else by haiprof's own. Its exit code and signals pass
+through.
 
 Options, each also as a variable HAIPROF_<NAME>:
 {options}
-{behind}"""
+{_BEHIND if command == "run" else ""}"""
 
 
+def _row(left: str, meaning: str, width: int) -> str:
+    """Return a line of a terminal with 80 columns, or several."""
+    import textwrap
+
+    return textwrap.fill(
+        meaning,
+        _COLUMNS,
+        initial_indent=left.ljust(width),
+        subsequent_indent=" " * width,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+#: Of a terminal as it opens.
+_COLUMNS: Final = 80
 _BEHIND: Final = """
---nodes, --name and --options may stand behind CMD, too: after a -- when only they follow, and
-without one when an --options profile.KEY=VALUE is among them:
+--nodes, --name and --options may stand behind CMD, too: after a -- when only
+they follow, and without one when an --options profile.KEY=VALUE is among them:
   haiprof run train.py --lr 1 -- -n 1 --options profile.time=120
-  haiprof run train.py --lr 1 --nodes 8 --options profile.time=120 --options profile.trace=1
-All other words behind CMD are its own; with haiprof run -- CMD... all of them are.
+  haiprof run train.py --lr 1 --nodes 8 --options profile.trace=1
+All other words behind CMD are its own; with haiprof run -- CMD... all of them
+are.
 """

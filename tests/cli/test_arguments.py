@@ -173,9 +173,16 @@ def test_hosts_are_named_before_the_command() -> None:
 
 
 def test_the_help_names_every_option() -> None:
-    text = help_text()
+    text = " ".join(help_text().split())
     for flag in ("-n/--nodes", "--hosts", "--hostfile", "--name", "--options"):
         assert flag in text
     for option in OPTIONS.values():
         assert "--" + option.name.replace("_", "-") in text
         assert option.meaning in text
+
+
+@pytest.mark.parametrize("command", ["run", "trace"])
+def test_the_help_fits_into_a_terminal_of_80_columns(command: str) -> None:
+    lines = help_text(command).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert not any(line.endswith("-") for line in lines)
