@@ -36,6 +36,9 @@ sys.dont_write_bytecode = False
 # none of them does.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+# `haiprof run train.py` takes the Python of PATH; a virtual environment need not be active here.
+os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+
 # A shell that starts the tests in the background has Ctrl-C ignored, and so have the programs that
 # they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

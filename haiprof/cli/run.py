@@ -43,8 +43,10 @@ def main(words: Sequence[str], *, trace: bool = False) -> NoReturn:
     options, problems = resolve(arguments.given)
     for problem in problems:
         say(problem)
-    command = _with_interpreter(arguments.command, unbuffered=trace)
-    recording = Recording(options, placement(), arguments.command)
+    place = placement()
+    first = not place.launched or place.rank == 0
+    command = _with_interpreter(arguments.command, unbuffered=trace, says=first)
+    recording = Recording(options, place, arguments.command)
     if hosts:
         from haiprof.cli.hosts.launch import run_on
 
@@ -102,8 +104,8 @@ def _hosts(arguments: RunArguments) -> list[str]:
     return choose_hosts(arguments.nodes, arguments.hosts, arguments.hostfile)
 
 
-def _with_interpreter(command: list[str], *, unbuffered: bool) -> list[str]:
-    """Return the command with the interpreter that a script needs.
+def _with_interpreter(command: list[str], *, unbuffered: bool, says: bool) -> list[str]:
+    """Return the command with the interpreter that a script needs; say which if asked to.
 
     ``haiprof trace FILE`` stands where hai-platform has ``python3 -u FILE``: what a job prints
     reaches its log at once, however the job ends.
@@ -114,7 +116,12 @@ def _with_interpreter(command: list[str], *, unbuffered: bool) -> list[str]:
     if not Path(script).is_file():
         say(f"{script}: no such script; give its path from here")
         sys.exit(_NOT_FOUND)
-    return [sys.executable, *(["-u"] if unbuffered else []), *command]
+    from haiprof.cli.interpreter import for_script
+
+    python, why = for_script(script)
+    if why and says:
+        say(why)
+    return [python, *(["-u"] if unbuffered else []), *command]
 
 
 def _explain_start(command: list[str], error: OSError) -> NoReturn:
