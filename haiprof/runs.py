@@ -152,6 +152,9 @@ class Process:
     window: tuple[int, int] | None = None
     #: None where nobody sampled any: of a node, of a trace, and where the recorder was older.
     stacks: StackSampling | None = None
+    #: How many it has made, of training, else of inference; None while it runs, and where the
+    #: recorder was older or another one had begun.
+    steps: int | None = None
 
     @property
     def identity(self) -> object:

@@ -42,6 +42,8 @@ PROCESS_FORMAT: Final = "haiprof-process"
 #: ``ended`` in it, of a process that has: kind (finished, failed, killed, interrupted, stopped,
 #: unknown), exit_code, signal, reason (exception, out of memory), text, time_ns, failed_ns,
 #: parent_pid; null is not known. Without it the process runs, or the recorder was older.
+#: ``steps`` in it: how many it made, of training, else of inference; null while it runs, and where
+#: another recorder had begun.
 #: ``<table>-<n>.arrows`` while live (IPC stream), closed into ``<table>-<n>.arrow`` (zstd file).
 LIVE_SUFFIX: Final = ".arrows"
 CLOSED_SUFFIX: Final = ".arrow"

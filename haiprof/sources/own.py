@@ -285,6 +285,7 @@ def read_process(folder: Path) -> Process:
         outside=_text(document, "outside", file) or "",
         ending=_ending(document, file),
         stacks=_stacks(document, file),
+        steps=_whole(document, "steps", file),
     )
 
 

@@ -39,6 +39,13 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
+def test_the_run_says_how_many_steps_it_has(tmp_path: Path, script: Path) -> None:
+    said = haiprof("run", "--log-dir", tmp_path / "logs", script).stderr
+    (rank,) = (tmp_path / "logs").glob("*/*#0")
+    steps = json.loads((rank / schema.PROCESS_FILE).read_text())["steps"]
+    assert f" {steps} steps, median " in said
+
+
 # -- the command ---------------------------------------------------------------------------------
 
 
