@@ -183,10 +183,39 @@ def top(
 
 
 @app.command()
+def ls(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(help="A log directory [haiprof-logs].", metavar="[LOG_DIR]"),
+    ] = None,
+    all_runs: Annotated[
+        bool, typer.Option("--all", help="List all runs, not only the newest 50.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")] = False,
+) -> None:
+    """List the runs of a log directory: when, how long, how it ended."""
+    from haiprof.cli.ls import list_runs
+
+    list_runs(folder, all_runs=all_runs, as_json=json)
+
+
+_Run = Annotated[
+    str | None,
+    typer.Argument(
+        help="A run's folder or name, or traces: a file or a folder.",
+        metavar="[RUN]",
+    ),
+]
+_Last = Annotated[
+    bool,
+    typer.Option("--last", help="The newest run of the log directory, or of RUN if it is one."),
+]
+
+
+@app.command()
 def report(
-    run: Annotated[
-        str, typer.Argument(help="A run's folder, or traces: a file or a folder.", metavar="RUN")
-    ],
+    run: _Run = None,
+    last: _Last = False,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="The file to write [RUN/report.html].", metavar="FILE"),
@@ -195,16 +224,16 @@ def report(
     dask: _Dask = None,
 ) -> None:
     """Write a run's report: one HTML file that works offline."""
+    from haiprof.cli.logged import one_run
     from haiprof.cli.report import write_report
 
-    write_report(run, output, workers, dask)
+    write_report(one_run(run, last=last), output, workers, dask)
 
 
 @app.command()
 def diagnose(
-    run: Annotated[
-        str, typer.Argument(help="A run's folder, or traces: a file or a folder.", metavar="RUN")
-    ],
+    run: _Run = None,
+    last: _Last = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the findings with their evidence as JSON.")
     ] = False,
@@ -229,10 +258,11 @@ def diagnose(
 ) -> None:
     """Say what slowed or ended a run, who is to blame, what to do."""
     from haiprof.cli.diagnose import diagnose as print_findings
+    from haiprof.cli.logged import one_run
     from haiprof.cli.process.executors import executor_of
 
     with executor_of(workers, dask) as executor:
-        print_findings(run, rank, between, baseline, executor, as_json=as_json)
+        print_findings(one_run(run, last=last), rank, between, baseline, executor, as_json=as_json)
 
 
 @app.command("import")
@@ -308,14 +338,27 @@ def export(
 
 @app.command()
 def compare(
-    before: Annotated[str, typer.Argument(help="A run, or traces.", metavar="BEFORE")],
-    after: Annotated[str, typer.Argument(help="Another, to compare with it.", metavar="AFTER")],
+    before: Annotated[
+        str | None, typer.Argument(help="A run, or traces.", metavar="[BEFORE]")
+    ] = None,
+    after: Annotated[
+        str | None, typer.Argument(help="Another, to compare with it.", metavar="[AFTER]")
+    ] = None,
+    last: Annotated[
+        bool,
+        typer.Option(
+            "--last",
+            help="The newest run and the one of its name before, of the log directory or of "
+            "BEFORE; of two folders the newest run of each.",
+        ),
+    ] = False,
     rank: Annotated[int | None, typer.Option(help="This rank only.", metavar="N")] = None,
 ) -> None:
     """Say what became slower from one run to another, and what is new."""
     from haiprof.cli.compare import compare as print_comparison
+    from haiprof.cli.logged import two_runs
 
-    print_comparison(before, after, rank)
+    print_comparison(*two_runs(before, after, last=last), rank)
 
 
 @app.command()

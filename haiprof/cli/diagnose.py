@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from haiprof.cli.logged import of_same_name
 from haiprof.cli.process.console import spinner
 from haiprof.cli.report import open_run, say_problems
 from haiprof.common.choices import quoted
@@ -16,7 +16,7 @@ from haiprof.common.numbers import milliseconds, percent
 from haiprof.common.printable import printable
 from haiprof.common.rank_names import ranks_named
 from haiprof.errors import HaiprofError
-from haiprof.sources.own import created_ns, runs_in
+from haiprof.sources.own import created_ns, newest_first, runs_in
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -32,8 +32,6 @@ _MOST: Final = 8
 _LAST: Final = "last"
 #: How many earlier runs are opened to find one that ended well.
 _MOST_TRIED: Final = 20
-#: Names that haiprof gives: of the script, and when it was started.
-_STAMP: Final = re.compile(r"-\d{8}-\d{6}\b.*")
 
 
 def diagnose(
@@ -97,13 +95,13 @@ def _good(opened: Analyzer, baseline: str, executor: Executor | None) -> Analyze
     if baseline != _LAST:
         return open_run(baseline, executor)
     folder = opened.run.folder
-    name = _STAMP.sub("", folder.name)
+    name = of_same_name(folder)
     try:
-        named = [run for run in runs_in(folder.parent) if _STAMP.sub("", run.name) == name]
+        named = [run for run in runs_in(folder.parent) if of_same_name(run) == name]
     except OSError as error:
         raise HaiprofError(f"--baseline last: {folder.parent}: {error.strerror}") from None
     earlier = [run for run in named if created_ns(run) < opened.run.created_ns]
-    for run in sorted(earlier, key=created_ns, reverse=True)[:_MOST_TRIED]:
+    for run in newest_first(earlier)[:_MOST_TRIED]:
         found = open_run(run, executor)
         over = all(process.state != "live" for process in found.run.processes)
         if over and found.failure() is None and any(each.steps for each in found.summaries()[0]):

@@ -13,15 +13,16 @@ from typing import Any, NamedTuple
 
 from haiprof import schema
 from haiprof._core import RingReader
+from haiprof.cli.logged import log_dir, runs_at
+from haiprof.common.choices import did_you_mean
 from haiprof.common.places import open_rings, ring_dirs, ring_roots
 from haiprof.common.process_life import parent_of
 from haiprof.errors import HaiprofError
-from haiprof.options import resolve
 from haiprof.recorder.command import commands_in
 from haiprof.recorder.election import recorder_running
 from haiprof.recorder.outside import processes_of_notes
 from haiprof.recorder.process import rings_in
-from haiprof.sources.own import created_ns, read_run, runs_in
+from haiprof.sources.own import newest_first, read_run, runs_in
 
 
 class LiveRun(NamedTuple):
@@ -51,7 +52,7 @@ def choose(what: str | None) -> Chosen:
         HaiprofError: none matches; the line lists what is recorded.
     """
     if what is not None and Path(what).is_dir():
-        return _newest(_runs_at(Path(what)))
+        return _newest(runs_at(Path(what)))
     live = live_runs()
     if what is None:
         found = [run.folder for run in live]
@@ -70,13 +71,15 @@ def choose(what: str | None) -> Chosen:
 
 def _nothing(live: list[LiveRun], what: str) -> Chosen:
     if what:
-        names = ", ".join(sorted(run.folder.name for run in live)[:5])
-        here = f"recorded here now: {names}" if live else "nothing is recorded here now"
+        known = [run.folder.name for run in live]
+        here = f"recorded here now: {', '.join(sorted(known)[:5])}"
+        hint = did_you_mean(what, [*known, *(folder.name for folder in _logged())])
         raise HaiprofError(
-            f"{what}: no run has this name, script or pid, and no such folder; {here}"
+            f"{what}: no run has this name, script or pid, and no such folder; "
+            f"{hint or (here if live else 'nothing is recorded here now')}"
         )
     raise HaiprofError(
-        f"nothing is recorded here now, and no run lies in {_log_dir()}: start one with "
+        f"nothing is recorded here now, and no run lies in {log_dir()}: start one with "
         "`haiprof run`, or give its folder or log directory"
     )
 
@@ -156,30 +159,11 @@ def _line(pid: int) -> list[int]:
     return line
 
 
-def _log_dir() -> Path:
-    return resolve({})[0].log_dir
-
-
 def _logged() -> list[Path]:
     try:
-        return runs_in(_log_dir())
+        return runs_in(log_dir())
     except OSError:
         return []
-
-
-def _runs_at(folder: Path) -> list[Path]:
-    if (folder / schema.RUN_FILE).is_file():
-        return [folder]
-    try:
-        found = runs_in(folder)
-    except OSError as error:
-        raise HaiprofError(f"{folder}: cannot be read ({error.strerror})") from None
-    if not found:
-        raise HaiprofError(
-            f"{folder}: no run lies in it (no {schema.RUN_FILE}): give the folder that a run "
-            "writes into, or its log directory"
-        )
-    return found
 
 
 def _is_called(folder: Path, what: str) -> bool:
@@ -193,5 +177,5 @@ def _is_called(folder: Path, what: str) -> bool:
 
 
 def _newest(folders: list[Path]) -> Chosen:
-    first, *others = sorted(folders, key=created_ns, reverse=True)
+    first, *others = newest_first(folders)
     return Chosen(first, tuple(folder.name for folder in others))

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from haiprof.cli.arguments import UsageError
 from haiprof.cli.process.console import reader_gone, say
 from haiprof.common.choices import did_you_mean, quoted
+from haiprof.common.printable import printable
 from haiprof.errors import HaiprofError
 
 _INTERRUPTED = 130
@@ -89,10 +90,16 @@ def _working_folder_removed() -> bool:
 
 
 def _one_line(error: Any) -> str:
-    text = " ".join(str(error.format_message()).split())
+    text = " ".join(str(error.format_message()).split()).rstrip(".")
     context = getattr(error, "ctx", None)
     where = context.command_path if context is not None else "haiprof"
-    return f"{text.rstrip('.')}; see {where} --help"
+    option = getattr(error, "option_name", None)
+    if context is not None and hasattr(error, "possibilities"):  # it is of an unknown option
+        names = (name for each in context.command.get_params(context) for name in each.opts)
+        hint = did_you_mean(option, names)
+        text = f"there is no option {printable(str(option))} of {where}"
+        return f"{text}: {hint} see {where} --help" if hint else f"{text}; see {where} --help"
+    return f"{text}; see {where} --help"
 
 
 if __name__ == "__main__":

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Sequence
 from typing import Final
 
 from haiprof.cli.asking import NOT_ALL
+from haiprof.cli.process.columns import aligned, local_time
 from haiprof.common.printable import printable
 from haiprof.control.jobs import IDLE, RECORDING, SILENT, Process, processes
 
@@ -51,7 +51,7 @@ def _print_table(found: Sequence[tuple[str, Process]], where: str) -> None:
     rows = [("HOST", *_HEADINGS, "USER"), *cells]
     first = 0 if found[0][0] else 1
     last = None if len({process.user for _, process in found}) > 1 else -1
-    for line in _aligned([row[first:last] for row in rows]):
+    for line in aligned([row[first:last] for row in rows]):
         print(printable(line))
     for host, process in found:
         if process.state == SILENT:
@@ -59,13 +59,13 @@ def _print_table(found: Sequence[tuple[str, Process]], where: str) -> None:
     hangs = dict.fromkeys((host, p.run, p.hang, p.hang_since_ns) for host, p in found if p.hang)
     for host, run, hang, since_ns in hangs:
         where = f"{host}: " if host else ""
-        print(printable(f"{where}{run} hangs since {_since(since_ns)}. {hang}"))
+        print(printable(f"{where}{run} hangs since {local_time(since_ns)}. {hang}"))
     costs = dict.fromkeys(
         (host, p.run, each["problem"], each["since_ns"]) for host, p in found for each in p.findings
     )
     for host, run, problem, since_ns in costs:
         where = f"{host}: " if host else ""
-        print(printable(f"{where}{run} loses time since {_since(since_ns)}. {problem}"))
+        print(printable(f"{where}{run} loses time since {local_time(since_ns)}. {problem}"))
 
 
 def _row(process: Process) -> tuple[str, ...]:
@@ -76,25 +76,7 @@ def _row(process: Process) -> tuple[str, ...]:
         "-" if idle else process.name,
         str(process.pid),
         "hangs" if hangs else process.state,
-        _since(process.since_ns),
+        local_time(process.since_ns),
         "-" if process.recorder is None else str(process.recorder),
         process.run_dir or "-",
     )
-
-
-def _since(since_ns: int | None) -> str:
-    """Return a time of day, with the date when it was not today."""
-    if since_ns is None:
-        return "-"
-    then = time.localtime(since_ns / 1e9)
-    today = time.localtime()[:3] == then[:3]
-    return time.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M", then)
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        lines.append("  ".join(cells).rstrip())
-    return lines

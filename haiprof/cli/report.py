@@ -6,6 +6,7 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from haiprof.cli.logged import meant
 from haiprof.cli.process.console import say, spinner
 from haiprof.cli.process.executors import executor_of
 from haiprof.cli.process.interrupts import interruptible
@@ -31,6 +32,7 @@ def open_run(path: str | Path, executor: Executor | None = None) -> Analyzer:
     """
     from haiprof.analyzer import Analyzer
 
+    path = meant(path)
     interruptible()
     size = _size(path) if on_terminal() else None
     if size is None:

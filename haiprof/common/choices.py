@@ -5,7 +5,9 @@ Tests: tests/common/test_asked.py.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Final
 
 from haiprof.common.printable import printable
@@ -19,9 +21,24 @@ _COMPARED: Final = 2000
 
 def did_you_mean(given: object, known: Iterable[str]) -> str:
     """Return ``did you mean 'x'?`` for the known word that is most like ``given``, or nothing."""
+    word = _nearest(str(given), known)
+    return "" if word is None else f"did you mean {_shown(word)!r}?"
+
+
+def near_path(given: str | Path) -> str:
+    """Return ``did you mean 'logs/x'?`` for the name in its folder most like it, or nothing."""
+    path = Path(given)
+    try:
+        name = _nearest(path.name, os.listdir(path.parent))  # noqa: PTH208 (names alone)
+        return "" if name is None else f"did you mean {_shown(str(path.with_name(name)))!r}?"
+    except (OSError, ValueError):
+        return ""
+
+
+def _nearest(given: str, known: Iterable[str]) -> str | None:
     import difflib
 
-    text = str(given).lower()
+    text = given.lower()
     # Only words of about its length can be similar.
     near = sorted(set(known), key=lambda word: (abs(len(word) - len(text)), word))[:_COMPARED]
     words = {word.lower(): word for word in reversed(near)}
@@ -29,7 +46,7 @@ def did_you_mean(given: object, known: Iterable[str]) -> str:
     found.sort(key=lambda word: sorted(word) != sorted(text))  # first those with swapped letters
     if not found and len(text) > 2:
         found = [word for word in words if text in word][-1:]
-    return f"did you mean {_shown(words[found[0]])!r}?" if found else ""
+    return words[found[0]] if found else None
 
 
 def listed(known: Iterable[str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Final, NamedTuple
 
@@ -60,6 +60,17 @@ def interrupted(process: Process) -> bool:
     return process.ending is not None and process.ending.kind == INTERRUPTED
 
 
+def ended_badly(processes: Iterable[Process]) -> str:
+    """Count those that failed, were interrupted, or died in an unknown way; empty: none did."""
+    own = list(processes)
+    counts = {
+        "failed": sum(map(failed, own)),
+        "interrupted": sum(map(interrupted, own)),
+        "died": sum(p.state == "died" and p.ending is None for p in own),
+    }
+    return ", ".join(f"{count} {how}" for how, count in counts.items() if count)
+
+
 def failure(
     processes: Sequence[Process],
     steps: Mapping[str, int] | None = None,
@@ -72,7 +83,7 @@ def failure(
         steps: number of steps of a process, by the name of its folder, if known.
         aligned: the clock by which the ends of processes on several nodes are compared.
     """
-    newest = _newest_of_each_rank(processes)
+    newest = newest_of_each_rank(processes)
     bad = [p for p in newest if failed(p) or interrupted(p)]
 
     def when(process: Process) -> int:
@@ -151,7 +162,7 @@ def first_failed(processes: Sequence[Process], aligned: Aligned = _as_it_is) -> 
     def when(process: Process) -> int:
         return aligned(process.node, _of(process).failed_ns)
 
-    causes, helpers = _causes(processes, _newest_of_each_rank(processes), when)
+    causes, helpers = _causes(processes, newest_of_each_rank(processes), when)
     return min([*causes, *helpers], key=when, default=None)
 
 
@@ -257,7 +268,7 @@ def _by_request(
     return f"The job was interrupted, at {_clock(first)}{after}: {_of(first).text}"
 
 
-def _newest_of_each_rank(processes: Sequence[Process]) -> list[Process]:
+def newest_of_each_rank(processes: Sequence[Process]) -> list[Process]:
     """Return the last process of each rank: one that was restarted has another chance."""
     ranks = [p for p in processes if p.role == ROLE_RANK]
     # A launcher starts all of them again: of one that came no further nothing is known.

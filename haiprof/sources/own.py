@@ -9,12 +9,15 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from haiprof import schema
+from haiprof.common.choices import near_path
 from haiprof.common.owned_files import Folder, open_regular
 from haiprof.common.printable import readable
 from haiprof.errors import HaiprofError
@@ -69,7 +72,7 @@ def open_run(path: str | Path) -> Run:
     """
     folder = _run_folder(Path(path))
     run = read_run(folder)
-    processes, problems = _read_processes(folder)
+    processes, problems = read_processes(folder)
     if not processes and problems:
         raise HaiprofError(problems[0])
     if not processes:
@@ -108,11 +111,17 @@ def runs_in(folder: Path) -> list[Path]:
     Raises:
         OSError: it cannot be read.
     """
+    # Not with pathlib, which raises for a folder that another user has closed.
     return [
         child
         for child in folder.iterdir()
-        if not is_import(child.name) and (child / schema.RUN_FILE).is_file()
+        if not is_import(child.name) and os.path.isfile(child / schema.RUN_FILE)  # noqa: PTH113
     ]
+
+
+def newest_first(runs: Iterable[Path]) -> list[Path]:
+    """Sort runs by when they were created; those that do not say it come last."""
+    return sorted(runs, key=lambda run: (-created_ns(run), run.name))
 
 
 def is_import(name: str) -> bool:
@@ -125,9 +134,8 @@ def _run_folder(path: Path) -> Path:
         if (path / schema.RUN_FILE).is_file():
             return path
         if not path.exists():
-            raise HaiprofError(
-                f"{path}: no such folder: give a run folder or the log directory of one"
-            )
+            hint = near_path(path) or "give a run folder or the log directory of one"
+            raise HaiprofError(f"{path}: no such folder: {hint}")
         if not path.is_dir():
             raise HaiprofError(
                 f"{path}: is a file: give the run folder that contains {schema.RUN_FILE}"
@@ -143,7 +151,7 @@ def _run_folder(path: Path) -> Path:
             "*.json): give the folder that a run wrote into"
         )
     if len(runs) > 1:
-        newest = sorted(runs, key=created_ns, reverse=True)
+        newest = newest_first(runs)
         names = ", ".join(run.name for run in newest[:10])
         more = f" and {len(newest) - 10} older ones" if len(newest) > 10 else ""
         raise HaiprofError(
@@ -162,7 +170,15 @@ def created_ns(run: Path) -> int:
         return 0
 
 
-def _read_processes(run: Path) -> tuple[list[Process], list[str]]:
+def read_processes(run: Path) -> tuple[list[Process], list[str]]:
+    """Read the ``process.json`` of all processes of a run.
+
+    Returns:
+        Them, and one line for each folder that cannot be read.
+
+    Raises:
+        HaiprofError: the run's folder cannot be read.
+    """
     processes: list[Process] = []
     problems: list[str] = []
     try:

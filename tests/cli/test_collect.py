@@ -307,7 +307,7 @@ def test_many_hosts_are_named_once(net: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["-oProxyCommand=x:logs"], "No such option: -o"),
+        (["-oProxyCommand=x:logs"], "there is no option -o of haiprof collect"),
         (["--", "-oProxyCommand=x:logs"], "is not a valid host name"),
         (["a:"], "a:: missing folder: put it after the colon"),
         (["a:x\ny"], "with a line break in its name cannot be collected"),

@@ -108,6 +108,10 @@ def test_what_is_no_run_is_one_line_that_names_it(tmp_path: Path, make: object) 
     [
         (["frobnicate"], "frobnicate"),
         (["--frobnicate"], "--frobnicate"),
+        (["--vresion"], "there is no option --vresion of haiprof: did you mean '--version'?"),
+        (["reprot", "run"], "did you mean 'report'?"),
+        (["report", "run", "--outptu", "x"], "did you mean '--output'?"),
+        (["train.py", "--tiem", "3"], "of haiprof attach: did you mean '--time'?"),
         (["report"], "RUN"),
         (["report", "a", "b"], "b"),
         (["report", "run", "--frobnicate"], "--frobnicate"),
@@ -134,6 +138,26 @@ def test_the_version_is_that_of_the_package() -> None:
 
     done = haiprof("--version")
     assert (done.returncode, done.stdout) == (0, f"haiprof {package.__version__}\n")
+
+
+def test_no_help_is_cut_off_or_too_wide_for_80_columns() -> None:
+    from haiprof.cli.app import commands
+
+    listed = haiprof("--help", env={**os.environ, "COLUMNS": "80"}).stdout
+    for line in listed.partition("Commands:\n")[2].splitlines():
+        assert len(line) <= 80
+        assert not line.endswith("..."), line
+    for command in sorted(commands()):
+        told = haiprof(command, "--help", env={**os.environ, "COLUMNS": "80"}).stdout
+        assert max(map(len, told.splitlines())) <= 80, command
+
+
+def test_python_runs_the_package_as_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "haiprof", "--version"], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == haiprof("--version").stdout
 
 
 @pytest.mark.parametrize("command", ["run", "report", "recover", "doctor"])

@@ -9,14 +9,14 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from haiprof import schema
 from haiprof.errors import HaiprofError
-from haiprof.findings.endings import failed, interrupted
+from haiprof.findings.endings import ended_badly
 from haiprof.findings.kinds import KINDS
 from haiprof.runs import ROLE_NODE, ROLE_RANK, Process
 from haiprof.show.live.history import TREND_SECONDS, StepHistory, Values
@@ -319,7 +319,8 @@ class Job:
         if not everybody:
             return self._waiting()
         if not live:
-            return State(", ".join(["ended", *_ended_badly(everybody)]))
+            bad = ended_badly(w.process for w in everybody if w.process.role != ROLE_NODE)
+            return State(f"ended, {bad}" if bad else "ended")
         silence = min(w.silent() for w in live)
         if silence > SILENT:
             return self._gone(silence)
@@ -332,7 +333,8 @@ class Job:
         if all(w.steps.ended is None for w in ranks):
             return State("recording", "no step yet")
         costs = [text for w in self.nodes if w.live for text in w.findings.values()]
-        return State("recording", ", ".join([*_ended_badly(ranks), *costs]))
+        ends = ended_badly(w.process for w in ranks)
+        return State("recording", ", ".join([*([ends] if ends else []), *costs]))
 
     def _waiting(self) -> State:
         left = self.run.warmup - (time.time_ns() - self.run.created_ns) / _NS
@@ -344,20 +346,6 @@ class Job:
         if self._recorder_lives() is False:
             return State("recorder gone", f"haiprof recover {self.folder} writes what is left")
         return State("silent", f"nothing written for {silence:.0f} s")
-
-
-def _ended_badly(everybody: Iterable[Watched]) -> Iterator[str]:
-    """Count those that failed or were interrupted, and those with an unknown ending."""
-    processes = [w.process for w in everybody if w.process.role != ROLE_NODE]
-    bad = sum(failed(p) for p in processes)
-    died = sum(p.state == "died" and p.ending is None for p in processes)
-    if bad:
-        yield f"{bad} failed"
-    asked = sum(interrupted(p) for p in processes)
-    if asked:
-        yield f"{asked} interrupted"
-    if died:
-        yield f"{died} died"
 
 
 def _latest_event(part: Part, watched: Watched) -> Event | None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from haiprof import schema
+from haiprof.common.choices import near_path
 from haiprof.common.owned_files import Folder
 from haiprof.errors import HaiprofError
 from haiprof.sources.found import KINETO, Found, Source, is_url
@@ -58,9 +59,8 @@ def find(path: str) -> Found | None:
             return Found(path, False, _spans([entry]))
         entries = _entries(place)
     except FileNotFoundError:
-        raise HaiprofError(
-            f"{path}: no such file or folder: give a run, a trace, or a folder of traces"
-        ) from None
+        hint = near_path(path) or "give a run, a trace, or a folder of traces"
+        raise HaiprofError(f"{path}: no such file or folder: {hint}") from None
     except OSError as error:
         raise HaiprofError(
             f"{path}: cannot be read ({error.strerror}): ask its owner for access"
