@@ -220,6 +220,9 @@ def report(
         Path | None,
         typer.Option("--output", "-o", help="The file to write [RUN/report.html].", metavar="FILE"),
     ] = None,
+    show: Annotated[
+        bool, typer.Option("--open", help="Show it in a web browser, if there is one.")
+    ] = False,
     workers: _Workers = None,
     dask: _Dask = None,
 ) -> None:
@@ -227,7 +230,7 @@ def report(
     from haiprof.cli.logged import one_run
     from haiprof.cli.report import write_report
 
-    write_report(one_run(run, last=last), output, workers, dask)
+    write_report(one_run(run, last=last), output, workers, dask, show=show)
 
 
 @app.command()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -65,7 +67,12 @@ def say_problems(opened: Analyzer) -> None:
 
 
 def write_report(
-    run: str | Path, output: Path | None, workers: int | None = None, dask: str | None = None
+    run: str | Path,
+    output: Path | None,
+    workers: int | None = None,
+    dask: str | None = None,
+    *,
+    show: bool = False,
 ) -> None:
     """Write the report and print its path and the headline.
 
@@ -75,6 +82,7 @@ def write_report(
             beside the one trace, when None.
         workers: see :func:`haiprof.cli.process.executors.executor_of`.
         dask: see there.
+        show: open it in a web browser.
 
     Raises:
         HaiprofError: there is no such run, it cannot be read, or the file cannot be written.
@@ -88,6 +96,27 @@ def write_report(
     print(printable(str(written)))
     for line in lines:
         print(f"  {printable(line)}")
+    if show:
+        _open(Path(written))
+
+
+def _open(page: Path) -> None:
+    """Show a page in a browser of this machine's screen."""
+    import webbrowser
+
+    link = page.absolute().as_uri()
+    sys.stdout.flush()  # a browser in this terminal writes there, too
+    try:
+        shown = bool(os.environ.get("BROWSER") or _has_screen()) and webbrowser.open(link)
+    except webbrowser.Error:
+        shown = False
+    if not shown:
+        say(f"no web browser could be started here; open this where there is one: {link}")
+
+
+def _has_screen() -> bool:
+    # Without one, webbrowser takes a browser that fills this terminal.
+    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
 def _place(run: Run) -> Path:

@@ -45,6 +45,24 @@ def test_a_report_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     assert "nowhere/mine.html" in only_line(done)
 
 
+def test_the_report_is_opened_in_a_browser_if_there_is_one(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/opened\n')
+    browser.chmod(0o755)
+    link = (run / "report.html").as_uri()
+    done = haiprof("report", run, "--open", env={**os.environ, "BROWSER": str(browser)})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "opened").read_text() == f"{link}\n"
+    hidden = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
+    bare = {name: value for name, value in os.environ.items() if name not in hidden}
+    done = haiprof("report", run, "--open", env=bare)
+    assert done.returncode == 0
+    assert only_line(done) == (
+        f"haiprof: no web browser could be started here; open this where there is one: {link}"
+    )
+
+
 def nothing_there(folder: Path) -> None:
     """Leave the path free."""
 
