@@ -11,12 +11,12 @@ from typing import Annotated, Any
 import typer
 
 from haiprof.cli.arguments import UsageError
+from haiprof.cli.completion import OwnOptions, runs
 from haiprof.cli.typed_options import takes_options
 
 app = typer.Typer(
     name="haiprof",
     help="The profiler that every PyTorch training job runs with, all the time.",
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},
@@ -48,7 +48,9 @@ def common(
     """Options that all commands share."""
 
 
-@app.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
+@app.command(
+    cls=OwnOptions, add_help_option=False, context_settings={"ignore_unknown_options": True}
+)
 def run(words: Annotated[list[str] | None, typer.Argument(metavar="[--] CMD...")] = None) -> None:
     """Run a command under haiprof, with no change to its code."""
     from haiprof.cli import run as command
@@ -56,7 +58,9 @@ def run(words: Annotated[list[str] | None, typer.Argument(metavar="[--] CMD...")
     command.main(words or [])
 
 
-@app.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
+@app.command(
+    cls=OwnOptions, add_help_option=False, context_settings={"ignore_unknown_options": True}
+)
 def trace(words: Annotated[list[str] | None, typer.Argument(metavar="[--] CMD...")] = None) -> None:
     """Run a command under haiprof, with a deep trace of what trains."""
     from haiprof.cli import run as command
@@ -204,6 +208,7 @@ _Run = Annotated[
     typer.Argument(
         help="A run's folder or name, or traces: a file or a folder.",
         metavar="[RUN]",
+        autocompletion=runs,
     ),
 ]
 _Last = Annotated[

@@ -18,6 +18,8 @@ from haiprof.errors import HaiprofError
 
 _INTERRUPTED = 130
 _USAGE = 2
+#: Set by a shell that asks how the words so far may go on.
+_COMPLETE = "_HAIPROF_COMPLETE"
 
 
 def main() -> NoReturn:
@@ -25,11 +27,22 @@ def main() -> NoReturn:
     if isinstance(sys.stdout, io.TextIOWrapper):  # its encoding may lack characters of names
         sys.stdout.reconfigure(errors="backslashreplace")
     words = sys.argv[1:]
+    if os.environ.get(_COMPLETE):
+        _complete()
     if words[:1] in (["run"], ["trace"]):  # without importing typer: it would delay the command
         from haiprof.cli import run
 
         run.main(words[1:], trace=words[0] == "trace")
     sys.exit(_run_app(words or ["--help"]))
+
+
+def _complete() -> NoReturn:
+    import typer
+
+    from haiprof.cli.app import app
+
+    typer.main.get_command(app).main([], prog_name="haiprof", complete_var=_COMPLETE)
+    sys.exit(0)
 
 
 def _run_app(words: list[str]) -> int:
