@@ -126,6 +126,21 @@ def test_nobody_is_one_line(shm: Path) -> None:
     assert only_line(done).startswith("haiprof: no_such_script.py: no Python process here")
 
 
+def test_what_could_only_be_watched_is_said_and_the_exit_code(shm: Path, tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "60"]) as sleeper:
+        try:
+            words = ["attach", str(sleeper.pid), "--time", "1", "--log-dir", str(tmp_path)]
+            done = haiprof(*words)
+            asked = haiprof(*words, "--dry-run")
+        finally:
+            sleeper.kill()
+    assert done.returncode == 3
+    assert f"pid {sleeper.pid}: observed from outside only: " in done.stderr
+    assert "No step was recorded: the job was only watched from outside" in done.stderr
+    assert (asked.returncode, asked.stderr) == (3, "")
+    assert "can only be observed from outside" in asked.stdout
+
+
 def test_options_are_checked_before_anything_is_touched(
     running: tuple[Path, subprocess.Popen[str]], tmp_path: Path
 ) -> None:
