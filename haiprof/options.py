@@ -295,7 +295,7 @@ OPTIONS: Final[dict[str, Option]] = {
         ),
         Option(
             "on_finding",
-            "command that is told of hangs and of what costs time, as JSON (empty: none)",
+            "command that is run for hangs and for what costs time (empty: none)",
             str,
             _check_command,
         ),

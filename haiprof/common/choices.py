@@ -30,7 +30,8 @@ def near_path(given: str | Path) -> str:
     path = Path(given)
     try:
         name = _nearest(path.name, os.listdir(path.parent))  # noqa: PTH208 (names alone)
-        return "" if name is None else f"did you mean {_shown(str(path.with_name(name)))!r}?"
+        # Whole, to be copied.
+        return "" if name is None else f"did you mean {printable(str(path.with_name(name)))!r}?"
     except (OSError, ValueError):
         return ""
 

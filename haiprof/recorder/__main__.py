@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--drain-hz", type=float, required=True)
     parser.add_argument("--stack-hz", type=float, required=True)
     parser.add_argument("--hang-after", type=float, required=True)
-    parser.add_argument("--on-finding", default="", help="a command that is told")
+    parser.add_argument("--on-finding", default="", help="command to run for findings")
     parser.add_argument("--procfs", default=PROCFS, help="the node's")
     parser.add_argument("--sysfs", default=SYSFS, help="the node's")
     parser.add_argument("--perfd", default="", help="socket of haiprof-perfd")

@@ -150,11 +150,11 @@ class Recorder:
         self._look_at_pace()
         node = self._open_node()
         about = {"run": self._run.path.name, "run_dir": str(self._run.path), "node": node_name()}
-        told = OnFinding(self._on_finding, about)
+        on_finding = OnFinding(self._on_finding, about)
 
         def tell(kind: str, text: str, attributes: dict[str, Any]) -> None:
             node.event(kind, text, attributes)
-            told.add(kind, text, attributes)
+            on_finding.add(kind, text, attributes)
 
         hangs = Hangs(self._run, self._rings, tell, self._hang_after)
         findings = Findings(self._run, self._rings, tell, self._look_closer)
@@ -163,7 +163,7 @@ class Recorder:
                 self._turn(node)
                 hangs.turn(list(self._processes.values()), self._running_command())
                 findings.turn(list(self._processes.values()))
-                told.turn()
+                on_finding.turn()
                 if self._terminations > 1:
                     return not self._anybody_left()
                 if self._hopeless():
@@ -175,7 +175,7 @@ class Recorder:
         finally:
             hangs.close()
             findings.close()
-            told.close()
+            on_finding.close()
             # While we have the lock: the next recorder opens the same files. The log comes first:
             # somebody who waits for the node's files may then remove the folder.
             keep_log(self._rings, self._run)

@@ -1,4 +1,4 @@
-"""The command that is told of findings: whatever it does, the recorder goes on at once."""
+"""The command that is run for findings: whatever it does, the recorder goes on at once."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def command(program: str, *words: object) -> str:
     return " ".join([sys.executable, "-c", f"'{program}'", *map(str, words)])
 
 
-def turned(told: OnFinding, until: Callable[[], Any]) -> Any:
+def turned(runs: OnFinding, until: Callable[[], Any]) -> Any:
     """Take turns until something is so; none of them may wait."""
 
     def turn() -> Any:
         begun = time.monotonic()
-        told.turn()
+        runs.turn()
         assert time.monotonic() - begun < 2, "the recorder waits"
         return until()
 
@@ -62,33 +62,33 @@ def given(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_the_command_gets_what_has_happened(tmp_path: Path) -> None:
-    told = OnFinding(command(KEEPS, tmp_path), ABOUT)
-    told.add("finding", "Another thread has the GIL", GIL)
-    turned(told, lambda: given(tmp_path))
+    runs = OnFinding(command(KEEPS, tmp_path), ABOUT)
+    runs.add("finding", "Another thread has the GIL", GIL)
+    turned(runs, lambda: given(tmp_path))
     (said,) = given(tmp_path)
     (event,) = said.pop("events")
     assert said == {"format": "haiprof-on-finding", "version": "1.0", **ABOUT, "left_out": 0}
     assert abs(event.pop("time_ns") / 1e9 - time.time()) < 60
     assert event == {"event": "finding", "text": "Another thread has the GIL", **GIL}
-    told.close()
+    runs.close()
 
 
 def test_there_is_one_a_minute_and_the_next_gets_what_came_meanwhile(tmp_path: Path) -> None:
     clock = Clock()
-    told = OnFinding(command(KEEPS, tmp_path), ABOUT, clock)
-    told.add("hang", "the job hangs", {})
-    turned(told, lambda: not told._waiting and not told._pid)
+    runs = OnFinding(command(KEEPS, tmp_path), ABOUT, clock)
+    runs.add("hang", "the job hangs", {})
+    turned(runs, lambda: not runs._waiting and not runs._pid)
     for number in range(25):
-        told.add("finding", str(number), GIL)
-        told.turn()
+        runs.add("finding", str(number), GIL)
+        runs.turn()
     assert len(given(tmp_path)) == 1
-    assert not told._pid
+    assert not runs._pid
     clock.ahead += 60
-    turned(told, lambda: len(given(tmp_path)) == 2)
+    turned(runs, lambda: len(given(tmp_path)) == 2)
     later = given(tmp_path)[1]
     assert [event["text"] for event in later["events"]] == [str(n) for n in range(5, 25)]
     assert later["left_out"] == 5
-    told.close()
+    runs.close()
 
 
 def test_one_that_hangs_is_ended_with_its_children_and_never_a_second_beside_it(
@@ -96,23 +96,23 @@ def test_one_that_hangs_is_ended_with_its_children_and_never_a_second_beside_it(
 ) -> None:
     clock = Clock()
     hangs = 'import os, sys, time; os.fork(); open(f"{sys.argv[1]}/{os.getpid()}", "w"); '
-    told = OnFinding(command(hangs + "time.sleep(600)", tmp_path), ABOUT, clock)
-    told.add("finding", "first", GIL)
-    pids = turned(told, lambda: len(found := names(tmp_path)) == 2 and found)
-    running = told._pid
-    told.add("finding", "second", GIL)
+    runs = OnFinding(command(hangs + "time.sleep(600)", tmp_path), ABOUT, clock)
+    runs.add("finding", "first", GIL)
+    pids = turned(runs, lambda: len(found := names(tmp_path)) == 2 and found)
+    running = runs._pid
+    runs.add("finding", "second", GIL)
     clock.ahead += 29
-    told.turn()
-    assert told._pid == running
+    runs.turn()
+    assert runs._pid == running
     clock.ahead += 2
-    told.turn()
-    assert not told._pid
+    runs.turn()
+    assert not runs._pid
     wait_for(lambda: not any(_lives(pid) for pid in pids), what="the end of both")
     assert "ended after 30 s" in caplog.text
     clock.ahead += 30
-    told.turn()
-    assert told._pid not in (0, running)
-    told._kill()
+    runs.turn()
+    assert runs._pid not in (0, running)
+    runs._kill()
 
 
 def _lives(pid: str) -> bool:
@@ -133,20 +133,20 @@ def _lives(pid: str) -> bool:
 def test_one_that_fails_is_a_line_in_the_log(
     caplog: pytest.LogCaptureFixture, words: str, why: str
 ) -> None:
-    told = OnFinding(words, ABOUT)
-    told.add("finding", "text", GIL)
+    runs = OnFinding(words, ABOUT)
+    runs.add("finding", "text", GIL)
     with caplog.at_level(logging.WARNING):
-        turned(told, lambda: why in caplog.text)
+        turned(runs, lambda: why in caplog.text)
     assert len(caplog.records) == 1
-    assert not told._pid
+    assert not runs._pid
 
 
 def test_whoever_says_much_or_reads_nothing_is_not_waited_for() -> None:
     flood = 'import os; [os.write(fd, b"x" * 65536) for _ in range(1000) for fd in (1, 2)]'
-    told = OnFinding(command(flood), ABOUT)
+    runs = OnFinding(command(flood), ABOUT)
     for _ in range(20):
-        told.add("finding", "x" * 100_000, GIL)
-    turned(told, lambda: not told._waiting and not told._pid)
+        runs.add("finding", "x" * 100_000, GIL)
+    turned(runs, lambda: not runs._waiting and not runs._pid)
 
 
 def test_its_environment_and_descriptors_are_not_the_recorders(
@@ -164,37 +164,37 @@ with open(sys.argv[1] + "/part", "w") as file:
 os.rename(sys.argv[1] + "/part", sys.argv[1] + "/0")
 """
     with (tmp_path / "lock").open("w") as lock:
-        told = OnFinding(command(program, tmp_path), ABOUT)
-        told.add("finding", "text", GIL)
-        (said,) = turned(told, lambda: given(tmp_path))
+        runs = OnFinding(command(program, tmp_path), ABOUT)
+        runs.add("finding", "text", GIL)
+        (said,) = turned(runs, lambda: given(tmp_path))
         assert lock.name not in said["files"]
     assert "WEBHOOK" in said["names"]
     assert not {"HAIPROF_ENABLED", "MALLOC_ARENA_MAX"} & set(said["names"])
-    told.close()
+    runs.close()
 
 
 def test_at_the_end_what_waits_is_given_and_nothing_outlives_the_recorder(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    told = OnFinding(command(KEEPS, tmp_path), ABOUT)
-    told.add("finding", "first", GIL)
-    turned(told, lambda: not told._waiting and not told._pid)
-    told.add("finding", "last", GIL)
+    runs = OnFinding(command(KEEPS, tmp_path), ABOUT)
+    runs.add("finding", "first", GIL)
+    turned(runs, lambda: not runs._waiting and not runs._pid)
+    runs.add("finding", "last", GIL)
     monkeypatch.setattr(on_finding, "_LAST_S", 60.0)
-    told.close()
+    runs.close()
     assert [said["events"][0]["text"] for said in given(tmp_path)] == ["first", "last"]
     monkeypatch.setattr(on_finding, "_LAST_S", 0.5)
-    told = OnFinding(command("import time; time.sleep(600)"), ABOUT)
-    told.add("finding", "text", GIL)
-    told.turn()
-    pid = told._pid
-    told.close()
+    runs = OnFinding(command("import time; time.sleep(600)"), ABOUT)
+    runs.add("finding", "text", GIL)
+    runs.turn()
+    pid = runs._pid
+    runs.close()
     assert not _lives(str(pid))
 
 
 def test_without_a_command_nothing_is_kept() -> None:
-    told = OnFinding("", ABOUT)
-    told.add("finding", "text", GIL)
-    told.turn()
-    told.close()
-    assert not told._waiting
+    runs = OnFinding("", ABOUT)
+    runs.add("finding", "text", GIL)
+    runs.turn()
+    runs.close()
+    assert not runs._waiting

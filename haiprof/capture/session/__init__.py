@@ -76,8 +76,8 @@ def start(
             0 for never.
         hang_after: seconds that ranks may wait for another before stderr says that the job hangs,
             and why; default 60, 0 for never.
-        on_finding: command, with its arguments, that is told of hangs and of what costs the job
-            time, as JSON on its stdin; default none.
+        on_finding: command, with its arguments, that is run for hangs and for what costs the job
+            time, with JSON on its stdin; default none.
         ring_mib: shared memory of this process, MiB; default 16.
         hooks: find steps and phases in torch, and record its allocator and the garbage
             collector; default true.
