@@ -41,6 +41,8 @@ Numbers = npt.NDArray[np.int64]
 _AT_ONCE: Final = 20_000_000
 #: Of fewer samples no share is worth the name.
 _ENOUGH: Final = 30
+#: Samples are closer than usual if their distance is this part of the usual one.
+_OFTEN: Final = 0.7
 #: States of a thread that has work to do.
 RUNNING: Final = ("running", "ready")
 
@@ -84,7 +86,7 @@ def hot_lines(
     names = _Names(tree)
     parts = [pl.DataFrame(schema=LINES_SCHEMA)]
     for worker, some in ((False, own), (True, workers)):
-        expanded = _expanded(some)
+        expanded = _evenly(_expanded(some))
         times = expanded["start"].to_numpy()
         cause = charged.cause_at(times)
         expanded = expanded[_at_any_moment(times, expanded["state"], cause).tolist()]
@@ -183,7 +185,23 @@ def _expanded(samples: pl.DataFrame) -> pl.DataFrame:
     ordinal = np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count)
     rows: pl.DataFrame = samples[which.tolist()]
     period = (samples["duration"].to_numpy() // count)[which]
-    return rows.with_columns(pl.Series("start", rows["start"].to_numpy() + ordinal * period))
+    return rows.with_columns(
+        pl.Series("start", rows["start"].to_numpy() + ordinal * period), pl.Series("period", period)
+    )
+
+
+def _evenly(samples: pl.DataFrame) -> pl.DataFrame:
+    """Return samples that are as far apart as they are for most of the time.
+
+    A part of it in which threads were sampled more often would count for more than it lasted.
+    """
+    if not samples.height:
+        return samples
+    ordered = samples["period"].sort()
+    usual = int(ordered[int(np.searchsorted(ordered.cum_sum(), ordered.sum() / 2))])
+    often = pl.col("period") < _OFTEN * usual
+    each = pl.struct("process", "thread", pl.col("start") // usual)
+    return samples.filter(~often | each.is_first_distinct())
 
 
 def _at_any_moment(

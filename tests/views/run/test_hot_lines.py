@@ -117,6 +117,15 @@ def test_what_another_thread_does_while_one_waits_is_known() -> None:
     assert row["beside"] is None
 
 
+def test_a_time_that_is_sampled_more_often_counts_as_long_as_it_lasts() -> None:
+    usual = [sampled(11 + 10 * n, 2) for n in range(4)]
+    closer = [sampled(51 + n, 3, duration=MS) for n in range(8)]
+    rows = hot([*usual, *closer])
+    assert dict(rows.select("function", "samples").rows()) == {"Net.forward": 4, "relu": 1}
+    only = hot(closer)
+    assert only["samples"].to_list() == [8]
+
+
 def ready(ms: float, node: int) -> Row:
     return sampled(ms, node, state="ready")
 
