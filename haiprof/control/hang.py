@@ -533,7 +533,7 @@ def _why_absent(culprits: Sequence[Doing]) -> tuple[str, str]:
         return "stopped", "find out who stopped it, and continue it (kill -CONT)"
     if states == {"uninterruptible"}:
         return "uninterruptible", "look at that file system or device, and the node's kernel log"
-    ended = any(_is_in(one, _TEARDOWN) for one in culprits)
+    ended = any(one.leaves or _is_in(one, _TEARDOWN) for one in culprits)
     if ended or any("has ended" in one.does for one in culprits):
         return "uneven_inputs", (
             "give all ranks as many batches (drop_last, DistributedSampler), or join() them"

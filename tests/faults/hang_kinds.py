@@ -232,7 +232,7 @@ def ends():
     sys.exit()
 ends() if THAT else exchange()
 """,
-        ("uneven_inputs", "rank_never_arrived"),
+        ("uneven_inputs",),
     ),
     "never_starts": Kind(
         'begins()\ndist.init_process_group("gloo")', ("rendezvous",), patient=True, missing=True
