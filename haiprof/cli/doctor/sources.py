@@ -63,7 +63,8 @@ def _of_recorder(recorder: str, access: Access) -> Iterator[Finding]:
     for source in sampler.sources():
         what, state = f"host {source['name']}", source["state"]
         if state == OK:
-            yield Finding(what, OK, ", ".join(source.get("metrics") or ()), "", recorder)
+            found = ", ".join(source.get("metrics") or ()) or "events"
+            yield Finding(what, OK, found, "", recorder)
         else:
             fix = explained(source["reason"], source["mend"] or "")
             yield Finding(what, state, source["reason"], fix, recorder)
