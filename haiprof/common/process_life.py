@@ -67,6 +67,7 @@ class Life:
         self.pid = pid
         self.start_time = start_time
         self.fd: int | None = None
+        self._poll = select.poll()
         #: How it ended, as of wait(2); None: it lives, or unknown.
         self.status: int | None = None
         #: When it was seen to end (CLOCK_MONOTONIC, ns); None: it lives, or had ended before.
@@ -76,6 +77,7 @@ class Life:
         if not self._ended:
             with contextlib.suppress(OSError, AttributeError):
                 self.fd = os.pidfd_open(pid)
+                self._poll.register(self.fd, select.POLLIN)
             # The pid may have been reused between the check and the open.
             self._ended = not process_is_alive(pid, start_time)
         if self._ended:
@@ -85,9 +87,7 @@ class Life:
         """Return whether the process has ended."""
         if not self._ended:
             if self.fd is not None:
-                poll = select.poll()
-                poll.register(self.fd, select.POLLIN)
-                self._ended = bool(poll.poll(0))
+                self._ended = bool(self._poll.poll(0))
             else:
                 self._ended = not process_is_alive(self.pid, self.start_time)
             if self._ended:

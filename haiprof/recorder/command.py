@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -89,6 +90,11 @@ def remove_note(rings: Folder, command: Command) -> None:
 def commands_in(rings: Folder) -> list[Command]:
     """Return the commands that a folder of rings has notes of; none if it is gone."""
     with contextlib.suppress(OSError):
-        matches = map(_NAME.fullmatch, sorted(rings.names()))
-        return [Command(int(match[1]), int(match[2])) for match in matches if match]
+        return commands_of(rings.names())
     return []
+
+
+def commands_of(names: Iterable[str]) -> list[Command]:
+    """Return the commands that these names of files are notes of."""
+    matches = map(_NAME.fullmatch, names)
+    return [Command(int(match[1]), int(match[2])) for match in matches if match]

@@ -36,7 +36,7 @@ from haiprof.common.places import (
 )
 from haiprof.common.process_life import Life, process_is_alive
 from haiprof.common.wait_status import forget_statuses
-from haiprof.recorder.command import Command, commands_in, remove_note
+from haiprof.recorder.command import Command, commands_of, remove_note
 from haiprof.recorder.election import Election
 from haiprof.recorder.finding_watch import EVIDENCE_S
 from haiprof.recorder.findings import Findings
@@ -44,8 +44,8 @@ from haiprof.recorder.hangs import Hangs
 from haiprof.recorder.memory_kills import MemoryKills
 from haiprof.recorder.node import NodeRecorder, has_been_recorded
 from haiprof.recorder.on_finding import OnFinding
-from haiprof.recorder.outside import OutsideProcess, notes_in
-from haiprof.recorder.process import RecordedProcess, rings_in
+from haiprof.recorder.outside import OutsideProcess, is_note
+from haiprof.recorder.process import RecordedProcess, is_ring
 from haiprof.recorder.run_folder import open_run
 
 log = logging.getLogger(__name__)
@@ -88,6 +88,11 @@ class Recorder:
         self._drain_seconds = 1.0 / drain_hz
         self._intervals = intervals
         self._access = access
+        #: What was in the folder of rings at the last look: all names, and what they stand for.
+        self._names: list[str] = []
+        self._ring_files: list[Path] = []
+        self._notes: list[Path] = []
+        self._commands: list[Command] = []
         self._processes: dict[Path, RecordedProcess] = {}
         self._outside: dict[str, OutsideProcess] = {}
         #: Processes whose files are closed and which are about to end. We do not stay for them.
@@ -100,6 +105,11 @@ class Recorder:
         self._burst = 0.0, 0
         self._stacks = StackSampler(stack_hz)
         self._somebody_ended = False
+        #: When rings are drained next, s; until then only the node is sampled.
+        self._drain_at = 0.0
+        #: The descriptors that are waited for, and what does.
+        self._waited_for: list[int] = []
+        self._poll = select.poll()
         self._paused_since: float | None = None
         self._pause_error = 0
         self._terminations = 0
@@ -129,6 +139,7 @@ class Recorder:
 
     def _use_rings(self, folder: Folder) -> None:
         self._rings, self._ring_dir = folder, folder.reached_at()
+        self._names, self._ring_files, self._notes, self._commands = [], [], [], []
 
     def _open_run(self) -> Folder:
         # Root may observe another user's process from outside, into a folder of theirs: whoever
@@ -147,6 +158,7 @@ class Recorder:
             # Each rank starts a recorder, and on a busy machine one may come when all is over: it
             # must not write that nothing was there over what the last one has closed.
             return True
+        self._look_around()
         self._look_at_pace()
         node = self._open_node()
         about = {"run": self._run.path.name, "run_dir": str(self._run.path), "node": node_name()}
@@ -160,10 +172,10 @@ class Recorder:
         findings = Findings(self._run, self._rings, tell, self._look_closer)
         try:
             while True:
-                self._turn(node)
-                hangs.turn(list(self._processes.values()), self._running_command())
-                findings.turn(list(self._processes.values()))
-                on_finding.turn()
+                if self._turn(node):
+                    hangs.turn(list(self._processes.values()), self._running_command())
+                    findings.turn(list(self._processes.values()))
+                    on_finding.turn()
                 if self._terminations > 1:
                     return not self._anybody_left()
                 if self._hopeless():
@@ -241,23 +253,17 @@ class Recorder:
 
     # -- one turn --------------------------------------------------------------------------------
 
-    def _turn(self, node: NodeRecorder) -> None:
+    def _turn(self, node: NodeRecorder) -> bool:
+        """Sample the node, and do the rest if it is time to; return whether it was."""
+        whole = self._paused_since is not None or time.monotonic() >= self._drain_at
+        if whole:
+            self._drain_at = time.monotonic() + self._drain_seconds
+            self._look_around()
         if self._paused_since is not None:
             for process in self._processes.values():
                 process.refuse_flush(self._pause_error)
         failed: OSError | None = None
-        parts: list[Callable[[], None]] = [
-            lambda: self._find_rings(node),
-            lambda: self._find_notes(node),
-            lambda: self._find_command(node),
-            lambda: self._keep_pace(node),
-            self._judge_the_dead,
-            self._look_at_lingering,
-            *(functools.partial(self._drain, p, node) for p in list(self._processes.values())),
-            *(functools.partial(self._check_outside, name, node) for name in list(self._outside)),
-            lambda: self._sample(node),
-        ]
-        for part in parts:
+        for part in [*(self._parts(node) if whole else ()), lambda: self._sample(node)]:
             try:
                 part()
             except OSError as error:
@@ -266,6 +272,33 @@ class Recorder:
             self._pause(node, failed)
         elif self._paused_since is not None:
             self._go_on(node)
+        return whole
+
+    def _parts(self, node: NodeRecorder) -> list[Callable[[], None]]:
+        """Return what a turn consists of: if one fails, the others are done."""
+        return [
+            lambda: self._find_rings(node),
+            lambda: self._find_notes(node),
+            lambda: self._find_command(node),
+            lambda: self._keep_pace(node),
+            self._judge_the_dead,
+            self._look_at_lingering,
+            *(functools.partial(self._drain, p, node) for p in list(self._processes.values())),
+            *(functools.partial(self._check_outside, name, node) for name in list(self._outside)),
+        ]
+
+    def _look_around(self) -> None:
+        """List the folder of rings, once for all that look for something in it."""
+        names = []
+        with contextlib.suppress(OSError):
+            names = self._rings.names()
+        if names == self._names:
+            return
+        self._names = names
+        paths = [self._ring_dir / name for name in names]
+        self._ring_files = list(filter(is_ring, paths))
+        self._notes = list(filter(is_note, paths))
+        self._commands = commands_of(names)
 
     def _keep_pace(self, node: NodeRecorder) -> None:
         self._pace_stacks()
@@ -288,6 +321,8 @@ class Recorder:
 
     def _look_at_pace(self) -> bool:
         """Adopt the pace that a session has asked for since the last call; False if none has."""
+        if PACE_NAME not in self._names:
+            return False
         try:
             about = self._rings.stat(PACE_NAME)
             if (about.st_ino, about.st_mtime_ns) == self._pace_read:
@@ -348,7 +383,7 @@ class Recorder:
     def _find_rings(self, node: NodeRecorder) -> None:
         failed: OSError | None = None
         found: list[RecordedProcess] = []
-        for path in rings_in(self._ring_dir):
+        for path in self._ring_files:
             if path in self._processes or path in self._refused:
                 continue
             try:
@@ -376,7 +411,7 @@ class Recorder:
             raise failed
 
     def _find_notes(self, node: NodeRecorder) -> None:
-        for path in notes_in(self._ring_dir):
+        for path in self._notes:
             if path.stem in self._outside or path in self._refused:
                 continue
             try:
@@ -392,7 +427,7 @@ class Recorder:
 
     def _find_command(self, node: NodeRecorder) -> None:
         """Stay for a launched command; if there are several, for one after the other."""
-        commands = commands_in(self._rings)
+        commands = list(self._commands)
         if self._watched is not None:
             watched = Command(self._watched.pid, self._watched.start_time)
             for ended in [c for c in commands if c != watched and not process_is_alive(*c)]:
@@ -437,15 +472,17 @@ class Recorder:
             return True
         if self._watched is not None and not self._watched.ended():
             return True
-        return len(commands_in(self._rings)) > (0 if self._watched is None else 1)
+        return len(self._commands) > (0 if self._watched is None else 1)
 
     def _anybody_asks(self) -> bool:
         """Return whether somebody came while we had no lock."""
-        return self._anybody_left() or bool(commands_in(self._rings))
+        return self._anybody_left() or bool(self._commands)
 
     def _anybody_left(self) -> bool:
-        there = (*rings_in(self._ring_dir), *notes_in(self._ring_dir))
-        return bool(self._processes or self._outside) or any(p not in self._refused for p in there)
+        if self._processes or self._outside:
+            return True
+        self._look_around()  # somebody may have come since
+        return any(path not in self._refused for path in (*self._ring_files, *self._notes))
 
     def _lives(self) -> list[Life]:
         return [p.life for p in self._processes.values()] + [p.life for p in self._outside.values()]
@@ -487,25 +524,27 @@ class Recorder:
         return self._rings.open_pipe(DOORBELL_NAME, os.O_RDWR)
 
     def _sleep(self, doorbell: int, node: NodeRecorder) -> None:
-        seconds = self._drain_seconds
-        if self._paused_since is not None:
-            seconds = _RETRY_SECONDS
-        else:
+        seconds = _RETRY_SECONDS
+        if self._paused_since is None:
             due = (node.next_due_ns - time.monotonic_ns()) / 1e9
-            seconds = max(0.001, min(seconds, due))
-        poll = select.poll()
-        poll.register(doorbell, select.POLLIN)
+            seconds = max(0.001, min(self._drain_at - time.monotonic(), due))
         lives = self._lives()
         if self._watched is not None:
             lives.append(self._watched)
-        for life in lives:
-            if life.fd is not None and not life.ended():
-                poll.register(life.fd, select.POLLIN)
-        woken = poll.poll(seconds * 1000)
-        self._somebody_ended = any(fd != doorbell for fd, _ in woken)
-        with contextlib.suppress(BlockingIOError):
-            while len(os.read(doorbell, 4096)) == 4096:
-                pass
+        fds = [doorbell]
+        fds += [life.fd for life in lives if life.fd is not None and not life.ended()]
+        if fds != self._waited_for:
+            self._waited_for, self._poll = fds, select.poll()
+            for fd in fds:
+                self._poll.register(fd, select.POLLIN)
+        woken = [fd for fd, _ in self._poll.poll(seconds * 1000)]
+        self._somebody_ended |= any(fd != doorbell for fd in woken)
+        if woken:
+            self._drain_at = 0.0
+        if doorbell in woken:
+            with contextlib.suppress(BlockingIOError):
+                while len(os.read(doorbell, 4096)) == 4096:
+                    pass
 
     def _terminate(self, number: int, frame: FrameType | None) -> None:
         """Stay while there is a job to record; a second SIGTERM means leave at once."""

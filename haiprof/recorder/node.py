@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from haiprof import schema
 from haiprof._core import HostSampler
@@ -27,10 +27,13 @@ from haiprof.recorder.segments import TableWriter, close_stream, live_streams
 from haiprof.recorder.tables import RowTable
 
 if TYPE_CHECKING:
-    from haiprof._core import SourceReport
+    from haiprof._core import Sample, SourceReport
 
 log = logging.getLogger(__name__)
 
+#: How often the sources are asked for their states if nothing has happened, s: that takes longer
+#: than to read them.
+_LOOK_SECONDS: Final = 10.0
 #: The sources of the machine or container that the recorder runs in.
 _HERE = Access()
 
@@ -128,6 +131,7 @@ class NodeRecorder:
         self._utc_offset_ns = time.time_ns() - time.monotonic_ns()
         self._begun = self._now_ns()
         self._written_at = time.monotonic()
+        self._look_at = 0.0
         for lost in filter(None, not_closed):
             self.event("recorder", lost)
         self._sources = self._sampler.sources()
@@ -185,12 +189,15 @@ class NodeRecorder:
         Raises:
             OSError: the node's file cannot be written; the next reading tries again.
         """
+        if time.monotonic() < self._look_at:
+            return
         sources = self._sampler.sources()
         if not any(s["name"] == "process" and s["state"] == "ok" for s in sources):
             return
         if _answers(sources) != _answers(self._sources):
             self._write_node_file("live", sources)
         self._sources = sources
+        self._look_at = time.monotonic() + _LOOK_SECONDS
 
     def _write_node_file(self, state: str, sources: list[SourceReport]) -> None:
         if removed(self.folder):
@@ -259,6 +266,7 @@ class NodeRecorder:
         """
         before = self._targets.get(pid)
         self._sampler.watch(pid)
+        self._look_at = 0.0
         self._targets[pid] = _Folder(folder)
         if before is not None:
             before.close()
@@ -331,6 +339,7 @@ class NodeRecorder:
         for kind, text, attributes in self._sampler.changes():
             log.info("%s", text)
             self.event(kind, text, attributes)
+            self._look_at = 0.0
 
     def _read(self) -> bool:
         """Take the values of the sources that are due; False when none is."""
@@ -338,14 +347,18 @@ class NodeRecorder:
         if now < self._sampler.next_due_ns:
             return False
         stamp = now + self._utc_offset_ns
-        for pid, metric, instance, value, flags in self._sampler.read(now):
+        by_pid: dict[int, list[Sample]] = {}
+        for sample in self._sampler.read(now):
+            by_pid.setdefault(sample[0], []).append(sample)
+        for pid, samples in by_pid.items():
+            _, metrics, instances, values, flags = zip(*samples, strict=True)
+            times = [stamp] * len(samples)
             if pid == self._command:
                 # The command may be a rank itself, whose folder gets them as well.
-                part = "command" if instance is None else f"command {instance}"
-                self._targets[0].rows.add(stamp, metric, part, value, flags)
-            target = self._targets.get(pid)
-            if target is not None:
-                target.rows.add(stamp, metric, instance, value, flags)
+                parts = ["command" if one is None else f"command {one}" for one in instances]
+                self._targets[0].rows.extend(times, metrics, parts, values, flags)
+            if (target := self._targets.get(pid)) is not None:
+                target.rows.extend(times, metrics, instances, values, flags)
         return True
 
     def sample(self) -> None:

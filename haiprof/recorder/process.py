@@ -520,8 +520,13 @@ def _lost_records(losses: dict[str, int]) -> int:
     return sum(losses[cause] for cause in causes)
 
 
+def is_ring(path: Path) -> bool:
+    """Say whether a file has the name of a ring."""
+    return path.suffix == RING_SUFFIX
+
+
 def rings_in(folder: Path) -> list[Path]:
     """Return the ring files in ``folder``, oldest name first."""
     with contextlib.suppress(OSError):
-        return sorted(p for p in folder.iterdir() if p.suffix == RING_SUFFIX)
+        return sorted(filter(is_ring, folder.iterdir()))
     return []

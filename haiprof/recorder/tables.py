@@ -180,6 +180,15 @@ class RowTable:
                 value = self._texts[column.name].index(value)
             values.append(value)
 
+    def extend(self, *columns: Sequence[Any]) -> None:
+        """Append rows, given by column in the order of the table's; None is null."""
+        for column, values, new in zip(self._table.columns, self._columns, columns, strict=True):
+            if column.kind == "text":
+                index = self._texts[column.name].index
+                values += [None if text is None else index(text) for text in new]
+            else:
+                values += new
+
     def take(self) -> pa.RecordBatch:
         """Return the collected rows as one batch and forget them."""
         arrays = []

@@ -17,15 +17,20 @@ constexpr std::uint64_t kErrorsSlowest = 10'000'000'000;
 constexpr std::uint64_t kFrequencyNs = 10'000'000'000;
 constexpr std::uint64_t kPlacementNs = 10'000'000'000;
 
+// These count what hardly ever happens: when in a second it did is not worth a reading.
+constexpr std::uint64_t kRareNs = 1'000'000'000;
+
 // A file or more of each device, and some ask the device itself.
 constexpr std::uint64_t kDevicesNs = 30'000'000'000;
 
 void add_basic(sampler::Sampler& sampler, const Roots& roots, std::uint64_t interval_ns) {
   const auto processes = std::make_shared<Processes>(roots.own_procfs);
-  for (const auto make_source :
-       {make_cpu, make_memory, make_vmstat, make_network, make_tcp, make_softnet, make_pressure,
-        make_numa, make_kernel_log, make_own_use}) {
+  for (const auto make_source : {make_cpu, make_memory, make_network, make_pressure, make_numa}) {
     sampler.add(make_source(roots), interval_ns);
+  }
+  for (const auto make_source :
+       {make_vmstat, make_tcp, make_softnet, make_kernel_log, make_own_use}) {
+    sampler.add(make_source(roots), std::max(interval_ns, kRareNs));
   }
   for (const auto make_source : {make_edac, make_pcie}) {
     sampler.add(make_source(roots), std::max(interval_ns, kDevicesNs));

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -102,8 +103,8 @@ class HostSampler {
     py::list rows(values.size());
     for (std::size_t i = 0; i < values.size(); ++i) {
       const sampler::Value& value = values[i];
-      rows[i] = py::make_tuple(value.target, text(value.metric), text(value.instance), value.value,
-                               value.flags);
+      rows[i] = py::make_tuple(value.target, known(value.metric), known(value.instance),
+                               value.value, value.flags);
     }
     return rows;
   }
@@ -160,6 +161,14 @@ class HostSampler {
     work();
   }
 
+  // The same object for the same text of the sampler: most of a reading is the names of its values.
+  py::object known(const std::string* name) {
+    if (name == nullptr) return py::none();
+    py::object& found = names_[name];
+    if (!found) found = text(name);
+    return found;
+  }
+
   // Names come from the kernel, and a broken one must not cost the whole reading.
   static py::object text(const std::string* text) {
     if (text == nullptr) return py::none();
@@ -183,7 +192,8 @@ class HostSampler {
 
   std::mutex mutex_;
   sampler::Sampler sampler_;
-  host::CountedSource* counted_ = nullptr;  // one of the sampler's
+  host::CountedSource* counted_ = nullptr;                    // one of the sampler's
+  std::unordered_map<const std::string*, py::object> names_;  // with the GIL
 };
 
 }  // namespace
