@@ -68,7 +68,8 @@ def test_the_whole_process(benchmark: Any, report: Report, recorder: int, hz: in
         return (cpu_ns(recorder) - before) * 1e-9 / (time.monotonic() - begun)
 
     share = benchmark.pedantic(measure, rounds=1, iterations=1)
+    memory = Measured(rss_mib(recorder) * 2**20)
+    what = f"memory of the recorder's process at {hz} Hz"
+    report(Figure(what, Unit.BYTES, memory, target=at_most(MOST_BYTES)))
     what = f"the recorder's process at {hz} Hz, of a core"
     report(Figure(what, Unit.SHARE, Measured(share), target=at_most(BUDGETS[hz])))
-    memory = Measured(rss_mib(recorder) * 2**20)
-    report(Figure(f"its memory at {hz} Hz", Unit.BYTES, memory, target=at_most(MOST_BYTES)))
