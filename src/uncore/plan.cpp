@@ -162,7 +162,7 @@ class Planner {
     if (files.empty() && !coded) return false;
     // One socket has no links to others, and they would take counters from memory.
     const bool of_others = rule.quantity == Quantity::remote_sent || rule.note == Note::by_other;
-    if (of_others && sockets_.surely_one()) return true;
+    if (sockets_.surely_one() ? of_others : rule.note == Note::alone) return true;
     std::vector<Planned>& planned = seen.planned[rule.choice];
     const auto refuse = [&](const std::string& problem) {
       report(problem);

@@ -51,10 +51,9 @@ constexpr Rule kRules[] = {
     // Devices at this socket's root complexes, with the memory of this socket, then of the other.
     {"amd_df", 16, pcie_in, always, "", kLine, {zen4, 0x81f, "umask=0x7ff", 4}},
     {"amd_df", 16, pcie_in, always, "", kLine, {zen4, 0x81f, "umask=0xbff", 4}, Note::by_other},
-    {"amd_df", 16, pcie_out, always, "", kLine, {zen4, 0x81f, "umask=0x7fe", 4}},
-    {"amd_df", 16, pcie_out, always, "", kLine, {zen4, 0x81f, "umask=0xbfe", 4}, Note::by_other},
+    {"amd_df", 16, pcie_out, always, "", kLine, {zen4, 0x81f, "umask=0x7fe", 4}, Note::alone},
     {"amd_df", 16, pcie_in, always, "", kLine, {zen5, 0x81f, "umask=0xfff", 8}},
-    {"amd_df", 16, pcie_out, always, "", kLine, {zen5, 0x81f, "umask=0xffe", 8}},
+    {"amd_df", 16, pcie_out, always, "", kLine, {zen5, 0x81f, "umask=0xffe", 8}, Note::alone},
 
     // NVIDIA Grace: the kernel names the events and gives no scale.
     {"nvidia_scf_pmu", 0, dram_read, memory_first, "cmem_rd_data", 32},

@@ -36,6 +36,7 @@ enum class Note : std::uint8_t {
   none,
   received,  // counted where the data arrives: the other of two sockets has sent it
   by_other,  // asked for by another socket, or of its memory: one socket alone has none
+  alone,     // only of one socket alone: where there are others, links to them need the counters
   at_least,  // on CPUs of the code's kind one count is not less than `bytes`, whatever sysfs says
 };
 
