@@ -50,7 +50,7 @@ PATIENCE: Final = 10
 _LONG_WORK: Final = (
     "torch/serialization.py", "torch/distributed/checkpoint/", "torch/_dynamo/", "torch/_inductor/",
     "torch/_functorch/", "subprocess.py", "multiprocessing/", "concurrent/futures/", "socket.py",
-    "ssl.py", "shutil.py",
+    "ssl.py", "shutil.py", "<frozen importlib",
 )  # fmt: skip
 #: Getting no further is no hang before it lasts this many times as long as it ever did.
 _LONGER: Final = 2.0

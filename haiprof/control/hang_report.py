@@ -74,11 +74,11 @@ def certain(
     again = look()
     if again is None or (again.kind, again.ranks) != (first.kind, first.ranks):
         return None
-    if again.kind == "rendezvous":  # whoever asks knows since when
-        return again
     both = (*first.culprits, *again.culprits)
     stands = [one.busy_in for one in first.culprits] == [one.busy_in for one in again.culprits]
     # Nobody knows what a rank does whose stack cannot be read.
     stands &= all(one.state != "running" and (one.stack or one.state) for one in both)
     late = again.kind not in _CERTAIN and (any(one.works for one in both) or not stands)
+    if again.kind == "rendezvous":  # whoever asks knows since when; a slow start is none
+        return None if late else again
     return None if late and again.lasts_s < PATIENCE * hang_after else again

@@ -49,9 +49,14 @@ def test_who_may_do_something_is_late_for_longer(then: Doing, now: Doing) -> Non
         assert found(hang(kind, 70, then), hang(kind, lasts, now))
 
 
-def test_who_has_not_joined_is_named_at_once_since_whoever_asks_knows_since_when() -> None:
-    missing = hang("rendezvous", 0, RUNS)
-    assert found(missing, missing)
+def test_who_has_not_joined_is_named_unless_it_only_starts_slowly() -> None:
+    missing = hang("rendezvous", 0, NAPS)
+    assert found(missing, missing), "whoever asks knows since when"
+    imports = replace(NAPS, stack=("_find_spec (<frozen importlib._bootstrap>:9)", *NAPS.stack))
+    for starts in (RUNS, imports):
+        late = hang("rendezvous", 0, starts)
+        assert found(late, late) is None
+        assert found(missing, late) is None
 
 
 def test_nobody_is_blamed_of_whom_nothing_is_known() -> None:
