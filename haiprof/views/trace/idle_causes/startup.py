@@ -18,9 +18,10 @@ from haiprof.views.trace.linking.linked import Linked, enclosing
 _LAUNCH: Final = 1_000_000
 #: An operator that allocates and itself takes this long at its first use sets up the allocator.
 _EMPTY: Final = 1_000_000
-#: A call or an operator that allocates, or asks for devices, and takes this long creates a context.
-#: Any operator at its first use does, or loads a library, if it takes this long and this many times
-#: as long as at other times.
+#: A call that allocates, or asks for devices, and takes this long creates a context, and so does an
+#: operator that allocates and itself takes this long: many short calls in it give memory back. Any
+#: operator at its first use does, or loads a library, if it takes this long and this many times as
+#: long as at other times.
 _CONTEXT: Final = 20_000_000
 _RARE: Final = 10
 _EMPTIES: Final = r"^aten::empty"
@@ -49,7 +50,7 @@ def starts_up(linked: Linked) -> Mask:
     for place in np.flatnonzero(op & first & (own[rows] >= _CONTEXT)).tolist():
         others = own[(number == of[place]) & (np.arange(len(own)) != rows[place])]
         rare[place] = len(others) > 0 and own[rows[place]] >= _RARE * np.median(others)
-    allocates = empties[of] & ((length[rows] >= _CONTEXT) | first)
+    allocates = empties[of] & ((own[rows] >= _CONTEXT) | first)
     sets_up = np.zeros(len(mask), np.bool_)
     sets_up[rows[op & allocates]] = True
     loads = np.isin(rows, _first_launches(linked, rows))

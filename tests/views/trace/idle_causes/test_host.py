@@ -194,6 +194,19 @@ def test_what_a_job_does_once() -> None:
     assert found["launch"] == 2 * ms
 
 
+def test_memory_that_is_returned_and_requested_again_is_not_done_once() -> None:
+    ms = 1000
+    spans = [
+        host("op", "aten::empty", 100, 110),
+        host("op", "aten::empty", 1 * ms, 31 * ms),
+        *(host("runtime", "cudaFree", at * ms, at * ms + 900) for at in range(1, 31)),
+        launch(40 * ms, 40 * ms + 10, 1),
+    ]
+    found = causes(of_devices(linked(spans, [ran(0, 100), ran(42 * ms, 43 * ms, 1)])))
+    assert found["allocator"] == 30 * 900
+    assert "startup" not in found
+
+
 def test_a_launch_on_a_full_queue_is_not_the_hosts_time() -> None:
     # The queue of stream 7 is full; stream 8 gets its next work only once the host can go on.
     count = 1030
