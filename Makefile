@@ -39,9 +39,12 @@ test-pythons: $(VENV)/installed  ## jobs of other Pythons, free-threaded too; bu
 	  tests/stacks/test_pythons.py
 
 # Two of the programs' styles need packages that nothing else does.
+TRACES := $(or $(HAIPROF_TEST_DATA),../shared/data)
 diagnose-bench: $(VENV)/installed  ## planted faults, an hour on two cores; the score goes into docs/diagnosis.md
 	$(BIN)/python -m pip install --quiet --group faults
 	PYTHONPATH=tests $(BIN)/python -m faults.bench --healthy --keep build/faults --page docs/diagnosis.md
+	if [ -d $(TRACES)/traces ]; then PYTHONPATH=tests $(BIN)/python -m faults.bench --traces $(TRACES) \
+		--seeds 0,1,2,3 --keep build/faults --page docs/diagnosis.md; fi
 
 gpu-wheel:       ## haiprof for the machine of tests/gpu/run.sh, and what that lacks: build/gpu-wheel
 	$(PYTHON) tests/gpu/wheel.py build/gpu-wheel

@@ -2,9 +2,10 @@
 
     PYTHONPATH=tests python -m faults.bench --keep FOLDER --seeds 0,1 --healthy
     PYTHONPATH=tests python -m faults.bench --only-score FOLDER
+    PYTHONPATH=tests python -m faults.bench --traces DATA --seeds 0,1,2,3
 
 The second command diagnoses the runs of an earlier one again. Runs that a folder has already are
-not recorded again.
+not recorded again. The third plants faults into recorded traces of GPUs instead.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from faults import drawn, healthy, score, truth
+from faults import drawn, healthy, score, traces, truth
 from faults.cases import Case
 from faults.record import reason_against, record
 
-BEGIN, END = "<!-- score: begin -->", "<!-- score: end -->"
+#: What a page has before and behind a score.
+MARKS = "<!-- score: begin -->", "<!-- score: end -->"
+MARKS_OF_TRACES = "<!-- score of traces: begin -->", "<!-- score of traces: end -->"
 FINDINGS_FORMAT = "haiprof-findings"
 
 
@@ -85,13 +88,25 @@ def score_all(keep: Path, command: Sequence[str], wanted: set[str] | None) -> li
     return sorted(rows, key=lambda row: (row.kind or "~", row.label, row.seed))
 
 
-def write_page(page: Path, text: str) -> None:
-    """Put the score between the two comments of a page."""
-    before, begin, rest = page.read_text("utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
+def score_traces(
+    data: Path, keep: Path, command: Sequence[str], kinds: Iterable[str], seeds: Sequence[int]
+) -> list[score.Row]:
+    """Plant into recorded traces, diagnose and judge each."""
+    rows = []
+    every = traces.planted(data, keep / "traces", kinds, seeds, lambda run: diagnose(run, command))
+    for true, findings in every:
+        rows.append(score.judge(true, findings))
+        print(f"{true['label']}, seed {true['seed']}: {', '.join(rows[-1].said)}", flush=True)
+    return rows
+
+
+def write_page(page: Path, text: str, marks: tuple[str, str]) -> None:
+    """Put a score between two comments of a page."""
+    before, begin, rest = page.read_text("utf-8").partition(marks[0])
+    _, end, after = rest.partition(marks[1])
     if not begin or not end:
         raise SystemExit(f"{page}: there is no place for the score")
-    page.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after}", "utf-8")
+    page.write_text(f"{before}{begin}\n\n{text}\n{end}{after}", "utf-8")
 
 
 def parsed(words: Sequence[str] | None) -> argparse.Namespace:
@@ -102,6 +117,7 @@ def parsed(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--healthy", action="store_true", help="healthy runs, too")
     parser.add_argument("--keep", type=Path, default=Path("build/faults"), help="where runs are")
     parser.add_argument("--only-score", type=Path, help="score the runs in this folder")
+    parser.add_argument("--traces", type=Path, help="score plants into the traces of this folder")
     parser.add_argument("--haiprof", help="the haiprof that diagnoses (default: of this Python)")
     parser.add_argument("--minutes", type=float, default=50.0, help="after which none is recorded")
     parser.add_argument("--page", type=Path, help="a page that the table is written into")
@@ -111,21 +127,27 @@ def parsed(words: Sequence[str] | None) -> argparse.Namespace:
 def main(words: Sequence[str] | None = None) -> None:
     """Record, score and print."""
     given = parsed(words)
-    kinds = given.kinds.split(",") if given.kinds else list(drawn.DRAWS)
-    reasons = dict(drawn.NOT_PLANTED)
-    keep = given.only_score or given.keep
-    if given.only_score is None:
-        seeds = [int(seed) for seed in given.seeds.split(",")]
-        until = time.monotonic() + given.minutes * 60
-        reasons |= record_all(planned(kinds, seeds, given.healthy), keep, until)
+    seeds = [int(seed) for seed in given.seeds.split(",")]
     command = [given.haiprof] if given.haiprof else [sys.executable, "-m", "haiprof.cli.main"]
-    wanted = {*kinds, *(["healthy"] if given.healthy else [])} if given.kinds else None
-    rows = score_all(keep, command, wanted)
-    text = score.table(rows, reasons)
+    marks = MARKS
+    keep = given.only_score or given.keep
+    if given.traces:
+        kinds = given.kinds.split(",") if given.kinds else traces.KINDS
+        rows = score_traces(given.traces, keep, command, kinds, seeds)
+        text, marks = score.by_kind(rows, traces.NOT_PLANTED, traces.KINDS), MARKS_OF_TRACES
+    else:
+        kinds = given.kinds.split(",") if given.kinds else list(drawn.DRAWS)
+        reasons = dict(drawn.NOT_PLANTED)
+        if given.only_score is None:
+            until = time.monotonic() + given.minutes * 60
+            reasons |= record_all(planned(kinds, seeds, given.healthy), keep, until)
+        wanted = {*kinds, *(["healthy"] if given.healthy else [])} if given.kinds else None
+        rows = score_all(keep, command, wanted)
+        text = score.table(rows, reasons)
+        (keep / "score.md").write_text(text, "utf-8")
     print("\n".join([*score.alarms(rows), "", text]))
-    (keep / "score.md").write_text(text, "utf-8")
     if given.page:
-        write_page(given.page, text)
+        write_page(given.page, text, marks)
 
 
 if __name__ == "__main__":

@@ -171,10 +171,27 @@ HEAD = """\
 """
 
 
+HALVES: tuple[tuple[str, Callable[[Row], bool]], ...] = (
+    ("all", lambda row: True),
+    ("seeds for tuning", lambda row: split(row.seed) == TUNING),
+    ("seeds for validation", lambda row: split(row.seed) == VALIDATION),
+)
+
+
 def table(rows: Sequence[Row], not_planted: dict[str, str]) -> str:
+    """Return the score of recorded runs, those with faults and the healthy ones, in Markdown."""
+    text = by_kind(rows, not_planted, KINDS)
+    text += "\n| healthy runs | false alarms |\n|---|---|\n"
+    for name, inside in HALVES:
+        mine = [r for r in rows if r.kind is None and r.usable is None and inside(r)]
+        text += f"| {name} | {_cell(mine, 'alarm', interval=True) or 'none were run'} |\n"
+    return text
+
+
+def by_kind(rows: Sequence[Row], not_planted: dict[str, str], kinds: Iterable[str]) -> str:
     """Return the score as a table of Markdown, one row per kind, and the sums of each half."""
     text = HEAD
-    for kind in KINDS:
+    for kind in kinds:
         mine = [row for row in rows if row.kind == kind and row.usable is None]
         if not mine:
             reasons = {row.usable for row in rows if row.kind == kind} - {None}
@@ -184,19 +201,10 @@ def table(rows: Sequence[Row], not_planted: dict[str, str]) -> str:
         cells = [_cell(mine, name) for name in ASKED]
         wrong = sorted({row.said[0] if row.said else "nothing" for row in mine if not row.first})
         text += f"| `{kind}` | {len(mine)} | {' | '.join(cells)} | {', '.join(wrong)} |\n"
-    halves: list[tuple[str, Callable[[Row], bool]]] = [
-        ("all", lambda row: True),
-        ("seeds for tuning", lambda row: split(row.seed) == TUNING),
-        ("seeds for validation", lambda row: split(row.seed) == VALIDATION),
-    ]
-    for name, inside in halves:
+    for name, inside in HALVES:
         mine = [r for r in rows if r.kind is not None and r.usable is None and inside(r)]
         cells = [_cell(mine, asked, interval=True) for asked in ASKED]
         text += f"| **{name}** | {len(mine)} | {' | '.join(cells)} | |\n"
-    text += "\n| healthy runs | false alarms |\n|---|---|\n"
-    for name, inside in halves:
-        mine = [r for r in rows if r.kind is None and r.usable is None and inside(r)]
-        text += f"| {name} | {_cell(mine, 'alarm', interval=True) or 'none were run'} |\n"
     return text
 
 

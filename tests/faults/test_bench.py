@@ -282,18 +282,20 @@ class TestTruth:
 
 def test_the_score_goes_between_the_comments_of_a_page(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text(f"before\n{bench.BEGIN}\nold\n{bench.END}\nafter\n")
-    bench.write_page(page, "new")
-    bench.write_page(page, "newer")
-    assert page.read_text() == f"before\n{bench.BEGIN}\n\nnewer\n{bench.END}\nafter\n"
+    begin, end = bench.MARKS
+    page.write_text(f"before\n{begin}\nold\n{end}\nafter\n")
+    bench.write_page(page, "new", bench.MARKS)
+    bench.write_page(page, "newer", bench.MARKS)
+    assert page.read_text() == f"before\n{begin}\n\nnewer\n{end}\nafter\n"
     page.write_text("nothing")
     with pytest.raises(SystemExit):
-        bench.write_page(page, "new")
+        bench.write_page(page, "new", bench.MARKS)
 
 
 def test_the_page_has_a_place_for_the_score() -> None:
     text = (Path(__file__).parents[2] / "docs" / "diagnosis.md").read_text("utf-8")
-    assert text.index(bench.BEGIN) < text.index(bench.END)
+    begin, end = bench.MARKS
+    assert text.index(begin) < text.index(end)
 
 
 @pytest.mark.jobs
