@@ -158,7 +158,7 @@ def _by_copies(rng: random.Random, traces: Sequence[Trace], lost: int) -> Plan:
         alone = without(copies, kernels)
         return alone, alone
 
-    return dataclasses.replace(plan, measure=measure, whole=True)
+    return dataclasses.replace(plan, measure=measure)
 
 
 def _reads(trace: Trace, rng: random.Random) -> Does:
