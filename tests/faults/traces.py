@@ -448,7 +448,7 @@ NOT_PLANTED = {
     "no_tensor_cores": "needs the names and times of other kernels, which would be invented",
     "slow_unit": "needs traces of NPUs",
     "gpu_memory": "costs no time",
-    "data_parallel": "costs no time that is known, and is told by its name",
+    "data_parallel": "costs no time that is known; it is found by its name",
     "waiting": "what is left where no rank is late",
     "unexplained": "what is left where no cause is known",
     "incomplete": "what is left where no cause is known",
