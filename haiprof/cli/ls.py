@@ -129,7 +129,7 @@ def _written_at(folder: Path, processes: Sequence[Process]) -> float:
     for process in processes:
         if process.state == _LIVE:
             with contextlib.suppress(OSError), os.scandir(process.folder) as entries:
-                newest = max(newest, *(entry.stat().st_mtime for entry in entries))
+                newest = max((entry.stat().st_mtime for entry in entries), default=newest)
     return newest
 
 

@@ -165,7 +165,7 @@ def created_ns(run: Path) -> int:
     try:
         with open_regular(run / schema.RUN_FILE) as file:
             created = json.load(file)["created_ns"]
-        return created if isinstance(created, int) else 0
+        return created if _is_whole(created) and created >= 0 else 0
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return 0
 

@@ -76,6 +76,9 @@ def test_what_is_wrong_with_a_run_is_its_state_and_hides_no_other(tmp_path: Path
     (tmp_path / "torn").mkdir()
     (tmp_path / "torn" / schema.RUN_FILE).write_text('{"format"')
     write_json(tmp_path / "future" / schema.RUN_FILE, {"format": schema.RUN_FORMAT, "version": "9"})
+    forged = write_run(tmp_path / "forged")
+    document = json.loads((forged / schema.RUN_FILE).read_text())
+    write_json(forged / schema.RUN_FILE, {**document, "created_ns": 10**30})
     damaged = write_run(tmp_path / "damaged")
     (write_process(damaged) / schema.PROCESS_FILE).write_text("[]")
     states = {row["run"]: row["state"] for row in listed(tmp_path)}
@@ -83,8 +86,9 @@ def test_what_is_wrong_with_a_run_is_its_state_and_hides_no_other(tmp_path: Path
     assert states["torn"] == "run.json: cut off or not JSON"
     assert states["future"].startswith("run.json: field 'version' is 9")
     assert states["damaged"].startswith("n0#0/process.json: field 'format'")
+    assert states["forged"].startswith("run.json: field 'created_ns'")
     lines = haiprof("ls", tmp_path).stdout.splitlines()
-    assert len(lines) == 5
+    assert len(lines) == 6
 
 
 def test_a_run_without_a_step_count_has_none(tmp_path: Path) -> None:
@@ -149,10 +153,13 @@ def test_nothing_heavy_is_imported_to_list_runs(tmp_path: Path) -> None:
     make_run(tmp_path / "run", steps=5)
     program = (
         "import sys; from pathlib import Path; from haiprof.cli.ls import list_runs\n"
-        f"list_runs(Path({str(tmp_path)!r}), all_runs=False, as_json=True)\n"
-        "assert not {'pyarrow', 'polars', 'torch', 'plotly'} & set(sys.modules)"
+        f"list_runs(Path({str(tmp_path)!r}), all_runs=False, as_json=False)\n"
+        "print({'pyarrow', 'polars', 'torch', 'plotly'} & set(sys.modules))"
     )
-    subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.DEVNULL)
+    said = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+    *lines, heavy = said.stdout.decode().splitlines()
+    assert len(lines) == 2
+    assert heavy == "set()"
 
 
 def test_where_there_is_no_run_one_line_says_so(tmp_path: Path) -> None:
