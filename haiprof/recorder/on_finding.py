@@ -27,6 +27,9 @@ _EVERY_S: Final = 60.0
 #: How long it may take, s; at the end of the recording, how long it is waited for.
 _LONGEST_S: Final = 30.0
 _LAST_S: Final = 5.0
+#: How long, s, and how often it is looked whether one that was ended has.
+_TURN_S: Final = 0.02
+_TURNS: Final = 5
 #: Of more events that wait, the oldest are left out.
 _MOST: Final = 20
 #: Python ignores the first two, the recorder the others.
@@ -50,6 +53,7 @@ class OnFinding:
         self._waiting: list[dict[str, Any]] = []
         self._left_out = 0
         self._pid = 0
+        self._killed = False
         self._until = self._next = 0.0
 
     def add(self, kind: str, text: str, attributes: dict[str, Any]) -> None:
@@ -64,7 +68,7 @@ class OnFinding:
         """Start the command if there is something for it; end it if it takes too long."""
         now = self._clock()
         if self._pid:
-            if self._over() or now < self._until:
+            if self._over() or now < self._until or self._killed:
                 return
             log.warning("%s: ended after %.0f s", self._words[0], _LONGEST_S)
             self._kill()
@@ -78,10 +82,10 @@ class OnFinding:
         until = self._clock() + _LAST_S
         while self._waiting or self._pid:
             self.turn()
-            if self._clock() >= until:
+            if self._clock() >= until or (self._killed and self._pid):
                 self._kill()
                 return
-            time.sleep(0.02)
+            time.sleep(_TURN_S)
 
     def _start(self) -> None:
         said = {"format": FORMAT, "version": VERSION, **self._about, "left_out": self._left_out,
@@ -98,6 +102,7 @@ class OnFinding:
             try:
                 os.write(given, json.dumps(said).encode())
                 os.lseek(given, 0, os.SEEK_SET)
+                self._killed = False
                 self._pid = os.posix_spawnp(
                     self._words[0],
                     self._words,
@@ -122,15 +127,20 @@ class OnFinding:
             pid, status = self._pid, 0
         if pid:
             self._pid = 0
-            if status:
+            if status and not self._killed:
                 log.warning("%s: ended with status %#x", self._words[0], status)
         return bool(pid)
 
     def _kill(self) -> None:
-        """End it, with whatever it has started."""
+        """End it, with whatever it has started: nobody waits for one that cannot be ended.
+
+        It may have become another user's, as by sudo, or wait for a device.
+        """
         if self._pid:
-            with contextlib.suppress(ProcessLookupError):
+            self._killed = True
+            with contextlib.suppress(OSError):
                 os.killpg(self._pid, signal.SIGKILL)
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(self._pid, 0)
-            self._pid = 0
+            for _ in range(_TURNS):
+                if self._over():
+                    return
+                time.sleep(_TURN_S)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import signal
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from recording import wait_for
@@ -105,14 +108,36 @@ def test_one_that_hangs_is_ended_with_its_children_and_never_a_second_beside_it(
     runs.turn()
     assert runs._pid == running
     clock.ahead += 2
-    runs.turn()
-    assert not runs._pid
+    turned(runs, lambda: not runs._pid)
     wait_for(lambda: not any(_lives(pid) for pid in pids), what="the end of both")
     assert "ended after 30 s" in caplog.text
     clock.ahead += 30
     runs.turn()
     assert runs._pid not in (0, running)
     runs._kill()
+
+
+def test_one_that_cannot_be_ended_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that has become another user's: killpg() may not reach it."""
+    clock, kill = Clock(), os.killpg
+    waits = 'import os, sys, time; open(f"{sys.argv[1]}/{os.getpid()}", "w"); time.sleep(600)'
+    runs = OnFinding(command(waits, tmp_path), ABOUT, clock)
+    runs.add("finding", "first", GIL)
+    turned(runs, lambda: names(tmp_path))
+    monkeypatch.setattr(os, "killpg", Mock(side_effect=PermissionError))
+    running = runs._pid
+    clock.ahead += 31
+    runs.add("finding", "second", GIL)
+    runs.turn()
+    runs.turn()
+    assert runs._pid == running
+    clock.ahead += 60
+    runs.close()
+    assert len(names(tmp_path)) == 1
+    kill(running, signal.SIGKILL)
+    os.waitpid(running, 0)
 
 
 def _lives(pid: str) -> bool:
