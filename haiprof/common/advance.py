@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from haiprof import _core
 
 _STEPS: Final = _core.CATEGORIES.index("step")
+_INFERENCE: Final = _core.CATEGORIES.index("inference_step")
 _FURTHER: Final = frozenset(map(_core.CATEGORIES.index, ("step", "inference_step", "phase")))
 #: The first steps compile and warm up: how long they take says nothing of the others.
 _FIRST: Final = 3
@@ -34,7 +35,7 @@ class Advance:
 
     def __init__(self) -> None:
         """Nothing is known yet."""
-        self._steps = self._number = 0
+        self._steps = self._inference = self._number = 0
         self._newest_ns = self._longest_ns = 0
 
     def read(self, spans: Mapping[str, tuple[int, int, bytes, bytes | None]]) -> None:
@@ -55,6 +56,12 @@ class Advance:
                     self._longest_ns = later_ns
                 self._newest_ns += later_ns
             self._steps += category == _STEPS
+            self._inference += category == _INFERENCE
+
+    @property
+    def steps(self) -> int:
+        """How many steps it has made: of training, else of inference."""
+        return self._steps or self._inference
 
     def standing(self, now_ns: int) -> Standing | None:
         """Return for how long it has got no further; None: it has not ended its first steps.

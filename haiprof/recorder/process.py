@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Hashable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from haiprof import schema
 from haiprof._core import RingReader, StackSampler
@@ -27,10 +27,7 @@ from haiprof.recorder.new_steps import NewSteps
 from haiprof.recorder.process_folder import claim, document, gpus_of, whole, write_json
 from haiprof.recorder.segments import Reach, TableWriter, close_stream, live_streams, reached
 from haiprof.recorder.stacks import ProcessStacks
-from haiprof.recorder.tables import RingTables, RowTable, steps_in
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from haiprof.recorder.tables import RingTables, RowTable
 
 log = logging.getLogger(__name__)
 
@@ -128,8 +125,8 @@ class RecordedProcess:
         self._asked_at: float | None = None
         #: None: nobody has asked for them.
         self._steps: NewSteps | None = None
-        #: Steps of training and of inference so far; None: an earlier recorder's are not known.
-        self._count = None if known is not None else (0, 0)
+        #: Of what an earlier recorder has taken, the number of steps is not known.
+        self._from_the_begin = known is None
         #: Since when its ring has been closed, s.
         self._closed_since: float | None = None
         self._ending: dict[str, Any] | None = None
@@ -161,7 +158,7 @@ class RecordedProcess:
             lost={"records": _lost_records(losses), **losses},
             ended=self._ending,
             stacks=self._stacks.described(),
-            steps=None if state == "live" else self._count and (self._count[0] or self._count[1]),
+            steps=self._advance.steps if self._from_the_begin and state != "live" else None,
         )
         write_json(self.files, schema.PROCESS_FILE, process_document)
 
@@ -342,7 +339,6 @@ class RecordedProcess:
                 self._words.survived(batch)
                 if self._steps is not None:
                     self._steps.read(batch)
-                self._count_steps(batch)
         self._advance.read(columns.get("spans", {}))
         self._reader.clear()
         self._rows = 0
@@ -351,11 +347,6 @@ class RecordedProcess:
         self._stacks.write()
         self._written_at = time.monotonic()
         self.push()
-
-    def _count_steps(self, spans: pa.RecordBatch) -> None:
-        if self._count is not None:
-            training, inference = steps_in(spans)
-            self._count = self._count[0] + training, self._count[1] + inference
 
     def push(self) -> None:
         """Write to disk what is encoded.

@@ -150,16 +150,6 @@ def _zeros(kind: pa.DataType, rows: int) -> pa.Array:
     return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(bytes(8 * rows))])
 
 
-def steps_in(spans: pa.RecordBatch) -> tuple[int, int]:
-    """Return how many steps of training and of inference are among spans."""
-    categories = spans.column("category").indices
-    training, inference = (
-        pc.sum(pc.equal(categories, _core.CATEGORIES.index(name))).as_py() or 0
-        for name in ("step", "inference_step")
-    )
-    return training, inference
-
-
 class RowTable:
     """Rows of our own (host samples, events), collected until they are written."""
 

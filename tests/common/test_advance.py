@@ -37,3 +37,12 @@ def test_the_first_steps_and_spans_of_other_kinds_do_not_count() -> None:
     assert later is not None
     assert (later.age_s, later.longest_s) == (1.0, 7.0)
     assert later.number != first.number
+
+
+def test_steps_of_training_are_counted_or_else_those_of_inference() -> None:
+    advance = Advance()
+    assert advance.steps == 0
+    advance.read(spans(("inference_step", 0, 1), ("phase", 1, 1), ("inference_step", 2, 1)))
+    assert advance.steps == 2
+    advance.read(spans(("step", 3, 1)))
+    assert advance.steps == 1
