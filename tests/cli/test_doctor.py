@@ -234,9 +234,9 @@ def test_a_file_that_may_not_be_read_is_named_and_no_bug() -> None:
     found = failed("mem sources", error, "mem")
     assert (found.state, found.recorder) == ("denied", "mem")
     assert found.found == "/sys/kernel/debug/x: Permission denied"
-    assert "bug" not in found.mend
+    assert "bug" not in found.fix
     assert failed("x", FileNotFoundError(2, "No such file", b"/proc/x")).state == "broken"
-    assert "bug of haiprof" in failed("x", RuntimeError("odd")).mend
+    assert "bug of haiprof" in failed("x", RuntimeError("odd")).fix
 
 
 @pytest.mark.parametrize(
@@ -254,5 +254,5 @@ def test_what_fixes_a_hook_depends_on_what_it_sees(
 ) -> None:
     (found,) = hook_findings({hook: why})
     assert (found.what, found.state, found.found) == (f"hook {hook}", state, why)
-    assert fix in found.mend
-    assert fix == "haiprof.step()" or "haiprof.step()" not in found.mend
+    assert fix in found.fix
+    assert fix == "haiprof.step()" or "haiprof.step()" not in found.fix

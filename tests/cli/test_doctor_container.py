@@ -42,7 +42,7 @@ import json, sys
 from haiprof.cli.doctor import container, reach
 from haiprof.common.places import Access
 found = [*container.examine(Access(sysfs=sys.argv[1], perfd=sys.argv[2])), *reach.attach()]
-print(json.dumps({f.what: [f.state, f.found, f.mend] for f in found}))
+print(json.dumps({f.what: [f.state, f.found, f.fix] for f in found}))
 """
 
 
@@ -136,7 +136,7 @@ def test_a_sys_that_shows_little_is_reported(tmp_path: Path) -> None:
 
 def test_what_docker_covers_is_reported(tmp_path: Path) -> None:
     finding = container._sys(Access(), parse_mounts(MOUNTINFO))
-    assert (finding.state, given.SYS.docker in finding.mend) == ("denied", True)
+    assert (finding.state, given.SYS.docker in finding.fix) == ("denied", True)
     # The machine's own, mounted elsewhere, is not covered.
     mounted = Access(sysfs=counters(tmp_path))
     assert container._sys(mounted, parse_mounts(MOUNTINFO)).state == "ok"
@@ -149,7 +149,7 @@ def test_attach_is_refused_by_yama_without_the_right(monkeypatch: pytest.MonkeyP
     (finding,) = reach.attach()
     assert finding.state == "denied"
     assert "ptrace_scope is 1" in finding.found
-    assert given.PTRACE.kubernetes in finding.mend
+    assert given.PTRACE.kubernetes in finding.fix
 
 
 @pytest.mark.parametrize(
@@ -235,4 +235,4 @@ def test_whether_stacks_can_be_read_is_tried_out() -> None:
     if sys.version_info >= (3, 14):  # its layout is not known
         assert finding.state == "absent"
     else:
-        assert (finding.state, finding.mend) == ("ok", "")
+        assert (finding.state, finding.fix) == ("ok", "")

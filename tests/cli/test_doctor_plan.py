@@ -154,7 +154,7 @@ def test_a_plan_of_which_nothing_can_be_read_is_not_ok() -> None:
     refused = Finding("host memory_bandwidth", "denied", "may not", "CAP_PERFMON", "mem")
     hidden = Finding("host links", "absent", "one socket", "", "mem")
     found = summary(planned("dram_rd", "xsock_tx"), [hidden, refused])
-    assert (found.state, found.mend) == ("denied", "CAP_PERFMON")
+    assert (found.state, found.fix) == ("denied", "CAP_PERFMON")
     assert found.found.startswith("none will be read: may not; 2 counters on 1 PMU: ")
     read = Finding("host memory_bandwidth", "ok", "dram.read.bytes_per_s", "", "mem")
     assert summary(planned("dram_rd", "xsock_tx"), [hidden, read]).state == "ok"

@@ -22,7 +22,7 @@ class Finding:
     what: str
     state: str
     found: str
-    mend: str = ""
+    fix: str = ""
     #: The recorder (``HAIPROF_RECORDERS``) that it belongs to; empty: haiprof itself, or the job.
     recorder: str = ""
     #: Without it haiprof records nothing at all.

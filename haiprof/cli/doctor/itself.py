@@ -49,7 +49,7 @@ def shared_memory() -> Iterator[Finding]:
             first.what,
             OK,
             f"{serving.found}; taken because this cannot be: {first.found}",
-            first.mend,
+            first.fix,
             core=True,
         )
     else:

@@ -15,6 +15,8 @@ from haiprof.cli.doctor.finding import ABSENT, BROKEN, DENIED, OK, Finding
 from haiprof.cli.doctor.plan import COLUMNS, Plan
 from haiprof.common.printable import printable
 
+#: What programs read under another name.
+_KEYS: Final = {"fix": "mend"}
 _COLOURS: Final = {OK: "green", ABSENT: "yellow", DENIED: "yellow", BROKEN: "red"}
 
 
@@ -25,7 +27,9 @@ def as_json(
     from haiprof import __version__
 
     document: dict[str, Any] = {"haiprof": __version__, "ok": works}
-    document["findings"] = [asdict(f) for f in findings]
+    document["findings"] = [
+        {_KEYS.get(name, name): value for name, value in asdict(f).items()} for f in findings
+    ]
     document["uncore_plan"] = plan.events
     document["uncore_problems"] = plan.problems
     document["uncore_unknown"] = plan.unknown
@@ -40,7 +44,7 @@ def show(findings: Sequence[Finding], plan: Plan | None) -> None:
         _show_tables(findings, plan)
         return
     for f in findings:
-        fix = f"; fix: {f.mend}" if f.mend else ""
+        fix = f"; fix: {f.fix}" if f.fix else ""
         print(printable(f"{f.state:<8}{f.what}: {f.found}{fix}"))
     if plan is not None:
         rows = [COLUMNS, *(tuple(str(event[c]) for c in COLUMNS) for event in plan.events)]
@@ -63,7 +67,7 @@ def _show_tables(findings: Sequence[Finding], plan: Plan | None) -> None:
         group = Text(f.recorder if f.recorder != before else "", style="bold")
         before = f.recorder
         state = Text(f.state, style=_COLOURS.get(f.state, ""))
-        what, found, fix = (Text(printable(text)) for text in (f.what, f.found, f.mend))
+        what, found, fix = (Text(printable(text)) for text in (f.what, f.found, f.fix))
         table.add_row(group, what, state, found, fix)
     console = Console()
     console.print(table)

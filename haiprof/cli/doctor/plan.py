@@ -140,7 +140,7 @@ def summary(found: Plan, findings: Sequence[Finding]) -> Finding:
     if not asked or any(finding.state == OK for finding in asked):
         return Finding(_WHAT, OK, text, fix)
     why = next((finding for finding in asked if finding.state == DENIED), asked[0])
-    return Finding(_WHAT, why.state, f"none will be read: {why.found}; {text}", why.mend)
+    return Finding(_WHAT, why.state, f"none will be read: {why.found}; {text}", why.fix)
 
 
 def _several(count: int, what: str) -> str:

@@ -68,5 +68,5 @@ def _of_recorder(name: str, own: list[Finding]) -> list[str]:
 
 
 def _line(what: str, f: Finding) -> str:
-    fix = f"; fix: {f.mend}" if f.mend else ""
+    fix = f"; fix: {f.fix}" if f.fix else ""
     return f"{what} is {f.state}: {f.found}{fix}"
