@@ -63,7 +63,7 @@ def test_one_look(report: Report, tmp_path: Path) -> None:
     for _ in range(5):
         look = Look(run, "n0", [(runs.T0, runs.T0 + 60_000_000_000)])
         wait_for(look.over, what="the look")
-        look.answer()
+        assert isinstance(look.answer(), list)
         costs.append(look.cost)
     what = "a look at a minute of 8 ranks, 5 000 steps each, CPU time"
     report(Figure(what, Unit.SECONDS, median_in_range(costs), target=at_most(LOOK)))

@@ -68,6 +68,7 @@ def test_the_whole_process(benchmark: Any, report: Report, recorder: int, hz: in
         return (cpu_ns(recorder) - before) * 1e-9 / (time.monotonic() - begun)
 
     share = benchmark.pedantic(measure, rounds=1, iterations=1)
+    assert 0 < share < 1
     memory = Measured(rss_mib(recorder) * 2**20)
     what = f"memory of the recorder's process at {hz} Hz"
     report(Figure(what, Unit.BYTES, memory, target=at_most(MOST_BYTES)))
