@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 SOURCES := $(shell find src haiprof -type f -not -name '*.pyc' 2>/dev/null) \
            CMakeLists.txt pyproject.toml haiprof.pth haiprof.start _haiprof_boot.py
 
-.PHONY: help demo test test-jobs test-without-data test-qemu test-peers test-pythons diagnose-bench gpu-wheel lint format fuzz bench bench-large soak sanitize clean
+.PHONY: help demo test test-jobs test-without-data test-steady test-qemu test-peers test-pythons diagnose-bench gpu-wheel lint format fuzz bench bench-large soak sanitize clean
 help:            ## show this list
 	@sed -n 's/^\([a-z-]*\):.*##/\1:/p' $(MAKEFILE_LIST)
 
@@ -27,6 +27,13 @@ test-jobs: $(VENV)/installed  ## whole jobs: by launchers, in containers, on sev
 WITHOUT_DATA := answers common export findings host show sources trace uncore views
 test-without-data: $(VENV)/installed  ## the tests that look for real data again, as if none were here
 	HAIPROF_TEST_DATA=/nonexistent $(TESTS) --of-data $(addprefix tests/,$(WITHOUT_DATA))
+
+# Installed outside of the environment, in which it would shuffle the tests of every other command.
+ROUNDS ?= 5
+test-steady: $(VENV)/installed  ## the tests, five times beside four busy processes, then in random order; hours
+	for round in $$(seq $(ROUNDS)); do $(BIN)/python tests/busy.py 4 $(TESTS) || exit; done
+	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target build/random-order pytest-randomly
+	PYTHONPATH=build/random-order $(BIN)/pytest -n 6
 
 test-qemu: $(VENV)/installed  ## emulated machines: uncore drivers, AArch64; needs Debian and its QEMU
 	$(BIN)/pytest tests/qemu -m qemu

@@ -54,9 +54,11 @@ settings.load_profile("untimed")
 _WAITING: Final = ("stacks", "control", "capture", "cli", "gpu", "recorder", "beside", "fuzz")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have the tests of those folders come first."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Have the tests of those folders come first, unless the order is to be random."""
     here = Path(__file__).parent
+    if config.pluginmanager.hasplugin("randomly"):
+        return
 
     def place(item: pytest.Item) -> int:
         folder = item.path.relative_to(here).parts[0] if here in item.path.parents else ""
