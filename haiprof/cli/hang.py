@@ -8,7 +8,8 @@ from typing import Final
 
 from haiprof.cli.process.console import say, spinner
 from haiprof.common.printable import printable
-from haiprof.control.hang import Doing, Seen, by_run, look, verdict
+from haiprof.control.doing import Doing
+from haiprof.control.hang import Seen, by_run, look, verdict
 
 NOBODY: Final = 2
 NOT_ALL: Final = 3

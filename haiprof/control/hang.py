@@ -10,18 +10,16 @@ import contextlib
 import itertools
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from haiprof import _core
 from haiprof.common.advance import Advance, Standing
-from haiprof.common.frame_texts import frame_text, in_package
-from haiprof.common.process_life import process_is_alive, tracer_of
 from haiprof.common.rank_names import ranks_named
 from haiprof.common.wait_graph import MOST_RANKS, Group, Rank, Stuck, Wait, stuck
-from haiprof.control.find import Found, python_below
-from haiprof.control.stacks import Looked as Stacks
-from haiprof.control.stacks import Thread, chosen, look_at, rings_of
+from haiprof.control.doing import DEBUGGED, Doing, doing_of, loading, stack_of, waiting_for
+from haiprof.control.find import Found
+from haiprof.control.stacks import chosen, look_at, rings_of
 
 #: What lasts less is no hang, s.
 LEAST_S: Final = 5.0
@@ -33,71 +31,15 @@ _RENDEZVOUS: Final = (
     "next_rendezvous",
 )  # fmt: skip
 _TEARDOWN: Final = ("destroy_process_group", "_shutdown_backend", "_abort_process_group")
-#: In these the main thread of a process that ends waits for its threads and processes.
-_AT_EXIT: Final = ("_shutdown", "_python_exit", "_exit_function")
-_LOADER: Final = "torch/utils/data/dataloader.py"
-_WORKER: Final = "torch/utils/data/_utils/worker.py"
-_LOCKS: Final = ("threading.py", "multiprocessing/synchronize.py", "queue.py")
-_DEBUGGERS: Final = ("/pdb.py", "/bdb.py", "/pydevd.py", "/pydevd_frame.py", "/debugpy/")
-_DEBUGGED: Final = "debugged"
 #: States in which a process can do nothing itself.
 _HELD: Final = ("stopped", "uninterruptible")
 #: Programs that wait for requests, or for their user, get no further without these.
 _SERVES: Final = ("/asyncio/", "/socketserver.py", "/ipykernel/", "/IPython/", "/code.py")
-#: Whoever is busy, or in one of these, is late for so many times longer before that is a hang:
-#: evaluation, checkpoints, compilation.
+#: Whoever does what may take long is late for so many times longer before that is a hang.
 PATIENCE: Final = 10
-_LONG_WORK: Final = (
-    "torch/serialization.py", "torch/distributed/checkpoint/", "torch/_dynamo/", "torch/_inductor/",
-    "torch/_functorch/", "subprocess.py", "multiprocessing/", "concurrent/futures/", "socket.py",
-    "ssl.py", "shutil.py", "<frozen importlib",
-)  # fmt: skip
 #: Getting no further is no hang before it lasts this many times as long as it ever did.
 _LONGER: Final = 2.0
 _TAKE: Final = 1 << 16
-
-
-@dataclass(frozen=True, slots=True)
-class Doing:
-    """What the main thread of one rank does.
-
-    Attributes:
-        rank: its number.
-        pid: of its process.
-        state: ``running``, ``waiting``, ``uninterruptible``, ``stopped``, ``debugged`` (it is at a
-            breakpoint, or a debugger has stopped it); empty: not known.
-        does: in words, after "it".
-        line: of the job's own code, ``function (file:line)``; None: none is on its stack.
-        stack: of its main thread, the innermost frame first.
-        worker: where it waits for its DataLoader: the same of a worker that loads, down to what
-            torch calls; where it ends: of a thread that does not; empty: there is none.
-        lasts: whether it was there a second before, too.
-        host: where it runs; empty: here.
-        leaves: whether it has ended its program, and waits for its threads and processes.
-    """
-
-    rank: int
-    pid: int
-    state: str
-    does: str
-    line: str | None
-    stack: tuple[str, ...]
-    lasts: bool = False
-    host: str = ""
-    worker: tuple[str, ...] = ()
-    leaves: bool = False
-
-    @property
-    def works(self) -> bool:
-        """Whether it does something that may take long."""
-        return self.state == "running" or any(
-            path in frame for frame in self.busy_in for path in _LONG_WORK
-        )
-
-    @property
-    def busy_in(self) -> tuple[str, ...]:
-        """The frames that it waits for to end: the worker's, else its own."""
-        return self.worker or self.stack
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +157,7 @@ def look_at_ranks(ranks: Sequence[Found], least_s: float) -> list[Looked]:
     before, earlier_stacks = _waits(ranks), look_at(those)
     time.sleep(_BETWEEN_S)
     after, stacks = _waits(ranks), look_at(those)
-    loading = _loading(ranks, stacks)
+    loads = loading(ranks, stacks)
     standing = {
         process.pid: stands
         for process in ranks
@@ -235,10 +177,10 @@ def look_at_ranks(ranks: Sequence[Found], least_s: float) -> list[Looked]:
                 rank,
                 None if now is None else _lasting(now, earlier, least_s),
                 None if now is None else max((wait.age_s for wait in now.waits), default=None),
-                _waiting_for(
-                    _doing(process, rank, one, lasts=_stack(then) == _stack(one)),
+                waiting_for(
+                    doing_of(process, rank, one, lasts=stack_of(then) == stack_of(one)),
                     one,
-                    loading.get(process.pid),
+                    loads.get(process.pid),
                 ),
                 header.get("world_size") or process.place.world_size,
                 standing.get(process.pid),
@@ -283,7 +225,7 @@ def verdict(looked: Sequence[Looked], least_s: float = LEAST_S, *, known: bool =
         seen.hang = _of_waiting(found, seen.doing)
     else:
         seen.hang = _of_stacks(looked, world_size) or _of_standing(looked, least_s)
-    if seen.hang is not None and any(one.state == _DEBUGGED for one in seen.hang.culprits):
+    if seen.hang is not None and any(one.state == DEBUGGED for one in seen.hang.culprits):
         seen.held, seen.hang = seen.hang.problem, None
     return seen
 
@@ -346,137 +288,6 @@ def _lasting(rank: Rank, before: Rank | None, least_s: float) -> Rank:
     )
 
 
-# -- what a rank does ------------------------------------------------------------------------------
-
-
-def _main(one: Stacks) -> Thread | None:
-    return next((thread for thread in one.threads if thread.thread == one.pid), None)
-
-
-def _stack(one: Stacks) -> tuple[str, ...]:
-    main = _main(one)
-    return () if main is None else tuple(frame_text(*frame) for frame in main.frames)
-
-
-def _doing(process: Found, rank: int, one: Stacks, *, lasts: bool) -> Doing:
-    main = _main(one)
-    if main is None:
-        state = "uninterruptible" if "uninterruptible" in one.problem else ""
-        alive = process_is_alive(one.pid, process.start_time)
-        does = (one.problem or "runs no Python") if alive else "has ended"
-        return Doing(rank, one.pid, state, does, None, ())
-    state, (does, line) = main.state, _words(main)
-    held = _held_by(main)
-    if held:
-        state, does = _DEBUGGED, held + ("" if line is None else f", at {line}")
-    doing = Doing(rank, one.pid, state, does, line, _stack(one), lasts)
-    return replace(doing, leaves=True) if _leaves(main) else doing
-
-
-def _held_by(main: Thread) -> str:
-    """Say which debugger holds a process; empty: none does."""
-    above = itertools.takewhile(lambda f: in_package(f.function, f.file) is not None, main.frames)
-    if any(path in frame.file for frame in above for path in _DEBUGGERS):
-        return "is at a breakpoint"
-    tracer = tracer_of(main.thread) if main.state == "stopped" else 0
-    return f"is stopped by a debugger (pid {tracer})" if tracer else ""
-
-
-def _leaves(main: Thread) -> bool:
-    return not main.cut and bool(main.frames) and main.frames[-1].function in _AT_EXIT
-
-
-def _loading(processes: Sequence[Found], looked: Sequence[Stacks]) -> dict[int, Thread]:
-    """Return a worker that loads of each process that waits for its DataLoader, by its pid."""
-    waiting = [
-        process.pid
-        for process, one in zip(processes, looked, strict=True)
-        if (main := _main(one)) is not None and _in_loader(main) and main.state == "waiting"
-    ]
-    if not waiting:
-        return {}
-    found: dict[int, Thread] = {}
-    for one in look_at(python_below(waiting)):
-        thread = _loads(one)
-        if one.forked_by is not None and thread is not None:
-            found.setdefault(one.forked_by, thread)
-    return found
-
-
-def _loads(worker: Stacks) -> Thread | None:
-    """Return what loads in a worker, down to where torch calls it; None: it waits for more."""
-    main = _main(worker)
-    if main is None:
-        return None
-    if main.state == "stopped":
-        return main
-    # Below that are the frames of whoever forked it.
-    frames = itertools.takewhile(lambda frame: not frame.file.endswith(_WORKER), main.frames)
-    loads = replace(main, frames=tuple(frames))
-    return None if _line(loads) is None else loads
-
-
-def _waiting_for(doing: Doing, one: Stacks, worker: Thread | None) -> Doing:
-    """Return what a rank does with what it waits for: its loader's worker, or a thread at its end.
-
-    Args:
-        doing: what its main thread does.
-        one: its threads.
-        worker: that loads, if it waits for its DataLoader.
-    """
-    if worker is not None:
-        waits = f"waits for its DataLoader, whose worker (pid {worker.thread})"
-    elif doing.leaves:
-        others = (thread for thread in one.threads if thread.thread != one.pid)
-        worker = next((thread for thread in others if _line(thread) is not None), None)
-        waits = "waits at its end for a thread that"
-    if worker is None:
-        return replace(doing, does="waits at its end") if doing.leaves else doing
-    does, line = _words(worker)
-    return replace(
-        doing,
-        state=worker.state,
-        does=f"{waits} {does}",
-        line=line,
-        worker=tuple(frame_text(*frame) for frame in worker.frames),
-    )
-
-
-def _in_loader(thread: Thread) -> bool:
-    return any(frame.file.endswith(_LOADER) for frame in thread.frames)
-
-
-def _line(thread: Thread) -> str | None:
-    """Return the innermost line of the job's own code."""
-    own = next((f for f in thread.frames if in_package(f.function, f.file) is None), None)
-    return None if own is None else frame_text(*own)
-
-
-def _words(thread: Thread) -> tuple[str, str | None]:
-    """Return what a thread does, after "it", and the line of the job that it is at."""
-    line = _line(thread)
-    at = "" if line is None else f", at {line}"
-    if thread.state == "stopped":
-        return f"is stopped by a signal or a debugger{at}", line
-    files = [frame.file for frame in thread.frames]
-    functions = [frame.function.rpartition(".")[2] for frame in thread.frames]
-    waits = f" in {thread.waits_in}" if thread.waits_in else ""
-    if thread.state == "uninterruptible":
-        return f"waits for a device or a file system{waits}{at}", line
-    if _in_loader(thread):
-        return f"waits for its DataLoader{at}", line
-    if any("torch/distributed/" in file for file in files):
-        call = next((n for f, n in zip(files, functions, strict=True) if "distributed" in f), "")
-        return f"is in {call} of torch.distributed{at}", line
-    if thread.frames and thread.frames[0].file.endswith(_LOCKS):
-        return f"waits for a lock or another thread{at}", line
-    does = {"running": "is busy", "waiting": f"sleeps or waits{waits}"}.get(thread.state, "is")
-    return f"{does}{at}", line
-
-
-# -- verdicts --------------------------------------------------------------------------------------
-
-
 def _of_waiting(found: Stuck, doing: Mapping[int, Doing]) -> Hang:
     lasts = found.wait.age_s
     which, several = str(found.wait), len(found.waiting) > 1
@@ -502,7 +313,7 @@ def _of_waiting(found: Stuck, doing: Mapping[int, Doing]) -> Hang:
         problem = f"All ranks have come to {which}, and it does not end; {for_long}"
         advice = "look at the network between them: links that are down, firewalls, a switch"
         # One that has come and can do nothing since keeps it from its end.
-        culprits = tuple(one for one in doing.values() if one.state in (*_HELD, _DEBUGGED))
+        culprits = tuple(one for one in doing.values() if one.state in (*_HELD, DEBUGGED))
         if culprits:
             kind, advice = _why_absent(culprits)
     else:
@@ -624,7 +435,7 @@ def _stands_still(one: Looked, least_s: float) -> bool:
     if one.standing is None or one.longest_s is not None:
         return False
     doing = one.doing
-    held = doing.state in (*_HELD, _DEBUGGED)
+    held = doing.state in (*_HELD, DEBUGGED)
     if not held and (doing.line is None or any(p in f for p in _SERVES for f in doing.stack)):
         return False
     late = not held and (doing.works or not doing.lasts)

@@ -13,7 +13,8 @@ from recording import wait_for
 from haiprof.common.advance import Standing
 from haiprof.common.process_life import tracer_of
 from haiprof.common.wait_graph import Group, Rank, Wait
-from haiprof.control.hang import Doing, Looked, _held_by, _leaves, verdict
+from haiprof.control.doing import Doing, _held_by, _leaves
+from haiprof.control.hang import Looked, verdict
 from haiprof.control.stacks import Frame, Thread
 
 NAPS = Doing(

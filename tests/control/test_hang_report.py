@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from haiprof.common.wait_graph import Group, Rank, Wait
-from haiprof.control.hang import Doing, Hang, Looked, verdict
+from haiprof.control.doing import Doing
+from haiprof.control.hang import Hang, Looked, verdict
 from haiprof.control.hang_report import certain, known
 
 NAPS = Doing(1, 7, "waiting", "sleeps", "nap (t.py:9)", ("nap (t.py:9)", "<module> (t.py:20)"))

@@ -14,7 +14,8 @@ from control_jobs import STEPS
 from emulated_hosts import Cluster, emulated
 
 from haiprof.common.wait_graph import Group, Rank, Wait
-from haiprof.control.hang import Doing, Looked, verdict
+from haiprof.control.doing import Doing
+from haiprof.control.hang import Looked, verdict
 
 pytestmark = pytest.mark.skipif(
     sys.version_info >= (3, 14), reason="the layout of this Python is not known"
