@@ -1,7 +1,8 @@
-"""When a process got further the last time: by the steps and phases in its ring."""
+"""How a process gets further, and when the last time: by the steps and phases in its ring."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
@@ -12,6 +13,8 @@ _INFERENCE: Final = _core.CATEGORIES.index("inference_step")
 _FURTHER: Final = frozenset(map(_core.CATEGORIES.index, ("step", "inference_step", "phase")))
 #: The first steps compile and warm up: how long they take says nothing of the others.
 _FIRST: Final = 3
+#: Steps that wait for whoever takes them, which is many times a second.
+_MOST: Final = 1 << 16
 #: Number of one that has said goodbye, and has not ended.
 LEAVES: Final = -1
 
@@ -37,6 +40,8 @@ class Advance:
         """Nothing is known yet."""
         self._steps = self._inference = self._number = 0
         self._newest_ns = self._longest_ns = 0
+        #: Steps that nobody has taken yet; None: nobody takes them.
+        self._new: deque[tuple[int, int]] | None = None
 
     def read(self, spans: Mapping[str, tuple[int, int, bytes, bytes | None]]) -> None:
         """Take new spans, as :meth:`haiprof._core.RingReader.rows` has them."""
@@ -55,13 +60,28 @@ class Advance:
                 if self._steps >= _FIRST and later_ns > self._longest_ns:
                     self._longest_ns = later_ns
                 self._newest_ns += later_ns
-            self._steps += category == _STEPS
             self._inference += category == _INFERENCE
+            if category == _STEPS:
+                self._steps += 1
+                if self._new is not None:
+                    self._new.append((start_ns, lasts_ns))
 
     @property
     def steps(self) -> int:
         """How many steps it has made: of training, else of inference."""
         return self._steps or self._inference
+
+    def take_steps(self) -> list[tuple[int, int]]:
+        """Return the steps read since the last call, in their order; none the first time.
+
+        Returns:
+            When each began, ns UTC, and how long it took, ns.
+        """
+        if self._new is None:
+            self._new = deque(maxlen=_MOST)
+        taken = sorted(self._new)
+        self._new.clear()
+        return taken
 
     def standing(self, now_ns: int) -> Standing | None:
         """Return for how long it has got no further; None: it has not ended its first steps.

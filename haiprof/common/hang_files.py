@@ -8,13 +8,11 @@ from __future__ import annotations
 import re
 from typing import Any, Final, NamedTuple
 
-from haiprof.common.printable import readable
+from haiprof.common.foreign_json import number_of, ranks_of, text_of, text_or_none
 
 NAME: Final = re.compile(r"hang-[\w.+=@-]{1,200}\.json")
 #: No job waits for longer, s.
 _LASTS: Final = 1e9
-_LONGEST: Final = 4000
-_RANKS: Final = 100_000
 
 
 class Hang(NamedTuple):
@@ -60,31 +58,13 @@ def hang_of(given: dict[str, Any], seen_ns: int) -> Hang:
         ValueError: neither.
     """
     culprits = given["culprits"]
-    line = culprits[0]["line"] if culprits else None
-    lasts = given["lasts_s"]
-    if type(lasts) not in (int, float) or not 0 <= lasts <= _LASTS:
-        raise ValueError(lasts)
     return Hang(
-        _text(given["kind"]),
-        _text(given["problem"]),
-        _text(given["advice"]),
-        _numbers(given["ranks"]),
-        _numbers(given["waiting"]),
-        float(lasts),
-        None if line is None else _text(line),
+        text_of(given["kind"]),
+        text_of(given["problem"]),
+        text_of(given["advice"]),
+        ranks_of(given["ranks"]),
+        ranks_of(given["waiting"]),
+        number_of(given["lasts_s"], _LASTS),
+        text_or_none(culprits[0]["line"]) if culprits else None,
         seen_ns,
     )
-
-
-def _text(given: Any) -> str:
-    if not isinstance(given, str):
-        raise TypeError(given)
-    return readable(given[:_LONGEST])
-
-
-def _numbers(given: Any) -> tuple[int, ...]:
-    if not isinstance(given, list) or len(given) > _RANKS:
-        raise TypeError("no ranks")
-    if not all(type(each) is int and 0 <= each < 2**31 for each in given):
-        raise ValueError("no ranks")
-    return tuple(sorted(given))

@@ -5,12 +5,10 @@ Tests: tests/recorder/test_finding_look.py.
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
-from haiprof.common.printable import printable, readable
-
-_LONGEST: Final = 2000
-_RANKS: Final = 100_000
+from haiprof.common.foreign_json import number_of, ranks_of, text_of, text_or_none
+from haiprof.common.printable import printable
 
 
 class Found(NamedTuple):
@@ -50,24 +48,12 @@ def found_of(given: dict[str, Any]) -> Found:
         KeyError: neither.
         ValueError: neither.
     """
-    ranks, share, line = given["ranks"], given["share"], given["line"]
-    if not isinstance(ranks, list) or len(ranks) > _RANKS:
-        raise TypeError("no ranks")
-    if not all(type(each) is int and 0 <= each < 2**31 for each in ranks):
-        raise ValueError("no ranks")
-    if type(share) not in (int, float) or not 0 <= share <= 1:
-        raise ValueError(share)
+    line = text_or_none(given["line"])
     return Found(
-        _text(given["kind"]),
-        _text(given["problem"]),
-        _text(given["advice"]),
-        tuple(sorted(ranks)),
-        float(share),
-        None if line is None else _text(line),
+        printable(text_of(given["kind"])),
+        printable(text_of(given["problem"])),
+        printable(text_of(given["advice"])),
+        ranks_of(given["ranks"]),
+        number_of(given["share"], 1),
+        None if line is None else printable(line),
     )
-
-
-def _text(given: Any) -> str:
-    if not isinstance(given, str):
-        raise TypeError(given)
-    return printable(readable(given[:_LONGEST]))

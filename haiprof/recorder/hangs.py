@@ -11,8 +11,8 @@ import json
 import logging
 import os
 import select
-from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import Sequence
+from typing import Any, Final
 
 from haiprof.common.hang_files import NAME, Hang, document, file_name, hang_of
 from haiprof.common.owned_files import Folder
@@ -21,19 +21,21 @@ from haiprof.common.printable import printable
 from haiprof.recorder.command import Command, say_in_note
 from haiprof.recorder.hang_watch import HangWatch
 from haiprof.recorder.process import RecordedProcess
-from haiprof.recorder.process_folder import write_json
 from haiprof.recorder.stderr_of import say_on_stderr_of
+from haiprof.recorder.watching import Tell, Watching
 
 log = logging.getLogger(__name__)
 
 #: Bytes of a line: with what comes around it a pipe takes it in one piece.
 _MOST: Final = select.PIPE_BUF - 64
 
-Tell: TypeAlias = Callable[[str, str, dict[str, Any]], None]
 
-
-class Hangs:
+class Hangs(Watching[HangWatch]):
     """Watches for hangs, and makes them known."""
+
+    kind = "hang"
+    file = HANG_NAME
+    looks = "whether the job hangs"
 
     def __init__(self, run: Folder, rings: Folder, tell: Tell, hang_after: float) -> None:
         """Begin to watch.
@@ -41,19 +43,14 @@ class Hangs:
         Args:
             run: its folder.
             rings: the folder of its rings.
-            tell: takes events: kind, text and attributes.
+            tell: takes events.
             hang_after: what lasts less is no hang, s; 0: nothing is.
         """
-        self._files, self._rings, self._tell = run, rings, tell
+        self._files = run
         self._ranks: Sequence[RecordedProcess] = ()
         self._command: Command | None = None
-        self._watch: HangWatch | None = HangWatch(
-            run.path.name, hang_after, on_hang=self._begins, on_end=self._ends
-        )
-        if rings.has(HANG_NAME):
-            text = "a new recorder took over, and looks anew whether the job hangs"
-            tell("hang", text, {"over": True})
-            self._forget()
+        watch = HangWatch(run.path.name, hang_after, on_hang=self._begins, on_end=self._ends)
+        super().__init__(rings, tell, watch)
 
     def turn(self, processes: Sequence[RecordedProcess], command: Command | None) -> None:
         """Look at the processes if it is time to. Never raises.
@@ -62,47 +59,29 @@ class Hangs:
             processes: those that are recorded.
             command: what ``haiprof run`` has started, if that runs.
         """
-        if self._watch is None:
-            return
         self._ranks = sorted(
             (one for one in processes if one.role == "rank"), key=lambda one: one.rank or 0
         )
         self._command = command
-        try:
-            self._watch.turn(self._ranks, None if command is None else command.pid)
-        except Exception:  # the recording is worth more
-            log.exception("hangs are not looked for any more")
-            self.close()
-
-    def close(self) -> None:
-        """Watch no longer."""
-        if self._watch is not None:
-            self._watch.end()
-            self._watch = None
-        self._forget()
+        pid = None if command is None else command.pid
+        self._turn(lambda watch: watch.turn(self._ranks, pid))
 
     def _begins(self, hang: Hang, found: dict[str, Any]) -> None:
         since_ns = hang.seen_ns - int(hang.lasts_s * 1e9)
-        with contextlib.suppress(OSError):
-            state = {"problem": hang.problem, "since_ns": since_ns}
-            write_json(self._rings, HANG_NAME, state)
+        self._keep({"problem": hang.problem, "since_ns": since_ns})
         about = {"kind": hang.kind, "ranks": hang.ranks, "waiting": hang.waiting}
         attributes = {**about, "line": hang.line, "s": hang.lasts_s, "over": False}
-        self._tell("hang", f"the job hangs. {hang.problem}", attributes)
+        self._tell(self.kind, f"the job hangs. {hang.problem}", attributes)
         try:
-            if not _keep(self._files, hang, found, since_ns):
+            if not _report(self._files, hang, found, since_ns):
                 return  # a recorder before us has said it
         except OSError as error:
             log.error("%s: %s; the hang is not kept", error.filename, error.strerror)
         self._say(printable(f"the job hangs. {hang.problem}; to do: {hang.advice}"))
 
     def _ends(self, text: str, seconds: float) -> None:
-        self._tell("hang", text, {"s": seconds, "over": True})
+        self._tell(self.kind, text, {"s": seconds, "over": True})
         self._forget()
-
-    def _forget(self) -> None:
-        with contextlib.suppress(OSError):
-            self._rings.remove(HANG_NAME)
 
     def _say(self, line: str) -> None:
         """Say a line once: by ``haiprof run``, else on the stderr of the first rank."""
@@ -115,7 +94,7 @@ class Hangs:
             say_on_stderr_of(self._ranks[0].pid, f"haiprof: {short}\n".encode())
 
 
-def _keep(run: Folder, hang: Hang, found: dict[str, Any], since_ns: int) -> bool:
+def _report(run: Folder, hang: Hang, found: dict[str, Any], since_ns: int) -> bool:
     """Write a hang into the run's folder.
 
     Returns:

@@ -23,7 +23,6 @@ from haiprof.common.places import RING_SUFFIX, removed
 from haiprof.common.process_life import Life, parent_of, started_at
 from haiprof.recorder import ending
 from haiprof.recorder.memory_kills import MemoryKills
-from haiprof.recorder.new_steps import NewSteps
 from haiprof.recorder.process_folder import claim, document, gpus_of, whole, write_json
 from haiprof.recorder.segments import Reach, TableWriter, close_stream, live_streams, reached
 from haiprof.recorder.stacks import ProcessStacks
@@ -123,8 +122,6 @@ class RecordedProcess:
         #: Collectives that it had asked for at the last look, and since when it is so many, s.
         self._asked = 0
         self._asked_at: float | None = None
-        #: None: nobody has asked for them.
-        self._steps: NewSteps | None = None
         #: Of what an earlier recorder has taken, the number of steps is not known.
         self._from_the_begin = known is None
         #: Since when its ring has been closed, s.
@@ -260,9 +257,7 @@ class RecordedProcess:
 
     def steps(self) -> list[tuple[int, int]]:
         """Return the steps written since the last call: start, ns UTC, and duration, ns."""
-        if self._steps is None:
-            self._steps = NewSteps()
-        return self._steps.take()
+        return self._advance.take_steps()
 
     def drain(self) -> None:
         """Take from the ring what is new, and write it when it is time.
@@ -337,8 +332,6 @@ class RecordedProcess:
                 self._words.read(batch)
             elif name == "spans":
                 self._words.survived(batch)
-                if self._steps is not None:
-                    self._steps.read(batch)
         self._advance.read(columns.get("spans", {}))
         self._reader.clear()
         self._rows = 0

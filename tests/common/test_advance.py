@@ -1,4 +1,4 @@
-"""For how long a process has got no further, from the columns of a ring."""
+"""How a process gets further, from the columns of a ring."""
 
 from __future__ import annotations
 
@@ -46,3 +46,14 @@ def test_steps_of_training_are_counted_or_else_those_of_inference() -> None:
     assert advance.steps == 2
     advance.read(spans(("step", 3, 1)))
     assert advance.steps == 1
+
+
+def test_steps_are_taken_once_and_in_order_by_whoever_asks_for_them() -> None:
+    advance = Advance()
+    advance.read(spans(("step", 0, 1)))
+    assert advance.take_steps() == []
+    rows = [("step", 20, 5), ("step", 10, 9), ("phase", 21, 1), ("inference_step", 0, 9)]
+    advance.read(spans(*rows))
+    advance.read(spans(("phase", 30, 1)))
+    assert advance.take_steps() == [(10 * SECOND, 9 * SECOND), (20 * SECOND, 5 * SECOND)]
+    assert advance.take_steps() == []

@@ -14,7 +14,7 @@ from recording import read_table, recorders, wait_for
 
 from haiprof.common.hang_files import Hang, hang_of
 from haiprof.common.owned_files import Folder
-from haiprof.recorder.hangs import _keep
+from haiprof.recorder.hangs import _report
 
 FOUND: dict[str, Any] = {
     "kind": "rank_never_arrived", "problem": "Rank 1 never came", "advice": "look", "ranks": [1],
@@ -156,7 +156,7 @@ def test_a_hang_is_kept_once_and_each_has_a_file(tmp_path: Path) -> None:
     run = Folder.at(tmp_path)
 
     def kept(one: Hang, since_s: float) -> bool:
-        return _keep(run, one, FOUND, int(since_s * 1e9))
+        return _report(run, one, FOUND, int(since_s * 1e9))
 
     assert kept(hang(1000), 940)
     assert not kept(hang(1010), 940)
