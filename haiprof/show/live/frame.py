@@ -20,6 +20,7 @@ from haiprof.findings.endings import brief, failed
 from haiprof.runs import Process
 from haiprof.show.live.history import MEAN_SECONDS, OTHER, TREND_SECONDS
 from haiprof.show.live.job import SILENT, Job, Watched, label
+from haiprof.show.live.waits import described
 from haiprof.views.intervals import Times
 
 #: Letter and style of each phase, in the order in which they are drawn.
@@ -71,7 +72,7 @@ def lines(
         fill: make exactly ``height`` lines, the last ones at the bottom.
     """
     ranks = [_Rank(watched, job) for watched in job.ranks]
-    top = [*_head(job, ranks, width), *_steps(ranks, width)]
+    top = [*_head(job, ranks, width), *_steps(ranks, width), *_late(job)]
     foot = _foot(job, others, width)
     room = height - len(top) - len(foot)
     nodes = _nodes(job, width, max(1, min(room - 3, max(2, height // _NODES_SHARE))))
@@ -228,6 +229,11 @@ def _steps(ranks: Sequence[_Rank], width: int) -> list[Text]:
             )
             drawn.append(_row("", Text(printable(range_text))))
     return drawn
+
+
+def _late(job: Job) -> list[Text]:
+    text = described(job.late())
+    return [_row("waits", Text(printable(text)))] if text else []
 
 
 def _trend(steps: Times, ns: Times, width: int) -> tuple[str, float, float]:

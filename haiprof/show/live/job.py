@@ -21,6 +21,8 @@ from haiprof.findings.kinds import KINDS
 from haiprof.runs import ROLE_NODE, ROLE_RANK, Process
 from haiprof.show.live.history import TREND_SECONDS, StepHistory, Values
 from haiprof.show.live.places import Places
+from haiprof.show.live.waits import WANTED as COLLECTIVES
+from haiprof.show.live.waits import Late, Newest, late, suitable
 from haiprof.sources.follow import NO_TEXT, FolderFollower, Part, Wanted
 from haiprof.sources.own import is_process_folder, read_process, read_run
 
@@ -63,6 +65,8 @@ _NAMED: Final = 4
 _LIVE: Final = "live"
 #: Silence of this many seconds is reported: a recorder writes once a second.
 SILENT: Final = 10.0
+#: Collectives are matched this often, s: it takes longer than the rest of a frame.
+_MATCHED_EVERY_S: Final = 5.0
 _NS: Final = 1_000_000_000
 
 
@@ -82,6 +86,7 @@ class Watched:
     follower: FolderFollower
     steps: StepHistory = field(default_factory=StepHistory)
     values: Values = field(default_factory=Values)
+    collectives: Newest = field(default_factory=Newest)
     #: Records that its ring had lost when it was last written.
     lost: int = 0
     event: Event | None = None
@@ -147,6 +152,10 @@ class Job:
         self._next = 0
         self._rank_gpus: dict[Path, list[tuple[Watched, list[str]]]] = {}
         self._gpus_known = True
+        #: One in so many collectives is kept.
+        self._every = 1
+        self._late: list[Late] = []
+        self._late_until = 0.0
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -166,6 +175,11 @@ class Job:
                 self._next = place
                 break
             self._read(everybody[place])
+        kept = suitable([watched.collectives for watched in everybody], self._every)
+        if kept > self._every:
+            for watched in everybody:
+                watched.collectives.thin(kept)
+        self._every = kept
 
     @property
     def unread(self) -> int:
@@ -203,7 +217,8 @@ class Job:
             self._listed = self._listed if folder in self._refused else -1
             return
         self._refused.pop(folder, None)
-        wanted = (_SAMPLES, _OF_NODE) if process.role == ROLE_NODE else (_SPANS, _SAMPLES, _EVENTS)
+        of_process = (_SPANS, _SAMPLES, _EVENTS, COLLECTIVES)
+        wanted = (_SAMPLES, _OF_NODE) if process.role == ROLE_NODE else of_process
         self.watched[folder] = Watched(process, FolderFollower(folder, wanted))
         self._gpus_known = False
 
@@ -225,6 +240,8 @@ class Job:
             watched.steps.add(part)
         for part in new.get("samples", ()):
             watched.values.add(part)
+        for part in new.get(COLLECTIVES.table.name, ()):
+            watched.collectives.add(part, self._every)
         for part in new.get("events", ()):
             watched.event = _latest_event(part, watched) or watched.event
             if watched.process.role == ROLE_NODE:
@@ -261,6 +278,25 @@ class Job:
         return sorted(
             newest.values(),
             key=lambda w: (w.process.rank is None, w.process.rank or 0, w.process.folder.name),
+        )
+
+    def late(self) -> list[Late]:
+        """Return for which ranks the others wait, those with the most waiting first."""
+        if time.monotonic() >= self._late_until:
+            self._late = self._find_late()
+            self._late_until = time.monotonic() + _MATCHED_EVERY_S
+        return self._late
+
+    def _find_late(self) -> list[Late]:
+        ranks = [each for each in self.ranks if each.process.rank is not None]
+        # Operations of an earlier attempt have the same numbers.
+        attempt = max((each.process.attempt or 0 for each in ranks), default=0)
+        return late(
+            {
+                each.process.rank: (each.process.node, each.collectives)
+                for each in ranks
+                if each.process.rank is not None and (each.process.attempt or 0) == attempt
+            }
         )
 
     def gpus_of(self, watched: Watched) -> list[tuple[Watched, list[str]]]:

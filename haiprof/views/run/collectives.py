@@ -15,6 +15,8 @@ from typing import Final
 
 import polars as pl
 
+from haiprof.common.wait_graph import MESSAGES
+
 #: Columns of rows, as :func:`by_rank` takes them: those of the table, and whose they are.
 ROW_COLUMNS: Final = (
     "start", "duration", "side", "op", "group", "group_size", "type", "elements_in",
@@ -61,7 +63,6 @@ BY_RANK_SCHEMA: Final = {
     "blocked_until": pl.Int64(),
     "failed": pl.Boolean(),
 }
-_MESSAGES: Final = ("send", "recv")
 #: Of one root: the others wait for it, or it waits for the others.
 _FROM_ROOT: Final = ("broadcast", "scatter")
 _TO_ROOT: Final = ("gather",)
@@ -137,7 +138,7 @@ def matched(rows: pl.DataFrame) -> pl.DataFrame:
         rows: of all ranks, as :func:`by_rank` gives them, with their ``rank``, on one clock.
     """
     op = pl.col("op")
-    is_message = op.is_in(_MESSAGES)
+    is_message = op.is_in(MESSAGES)
     rows = rows.with_columns(
         pl.when(is_message).then(pl.lit("message")).otherwise(op).alias("op_class"),
         # A collective is one whatever its root; only messages differ by their ends.

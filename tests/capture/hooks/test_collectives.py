@@ -17,6 +17,7 @@ from launched import run_ranks
 from recording import run_python, wait_recorded
 
 from haiprof.analyzer import Analyzer
+from haiprof.show.live.job import Job
 
 pytestmark = pytest.mark.jobs
 
@@ -239,6 +240,11 @@ def test_the_late_rank_is_named_in_every_planted_delay(shm: Path, tmp_path: Path
     assert worst["longest"] > 75_000_000
     line = LATE.splitlines().index("        time.sleep(0.1)") + 1
     assert worst["line"] == f"<module> ({script}:{line})"
+    watched = Job(run.folder, lambda: None)
+    watched.look(float("inf"))
+    shares = {late.rank: late.share or 0.0 for late in watched.late()}
+    assert set(shares) == {0, 1, 2}
+    assert 0.5 < sum(shares.values()) < 1  # 0.1 of every 0.11 s
 
 
 def test_torch_is_as_it_was_afterwards() -> None:
