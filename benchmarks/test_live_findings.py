@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import array
 import time
 from pathlib import Path
 from typing import Final
 
-import pyarrow as pa
 import runs
 from figures import Figure, Unit, at_most, median, median_in_range
 from recording import wait_for
 from reporting import Report
 
 from haiprof import _core
+from haiprof.common.advance import Advance
 from haiprof.recorder.finding_look import Look
-from haiprof.recorder.new_steps import NewSteps
 from haiprof.recorder.step_watch import StepWatch
 
 #: Of a core, for each rank; only the steps of one are watched.
@@ -29,7 +29,7 @@ SECONDS: Final = 60
 LOOK: Final = 4.0
 
 
-def written(second: int) -> pa.RecordBatch:
+def written(second: int) -> dict[str, tuple[int, int, bytes, bytes | None]]:
     """Return the spans that a recorder writes in one second."""
     step, phase = (_core.CATEGORIES.index(name) for name in ("step", "phase"))
     codes = [step if n % (SPANS + 1) == 0 else phase for n in range(RATE * (SPANS + 1))]
@@ -37,20 +37,24 @@ def written(second: int) -> pa.RecordBatch:
     starts = [second * 1_000_000_000 + n // (SPANS + 1) * took for n in range(len(codes))]
     # Blocks vary, or there would be nothing to compare.
     durations = [took + n * 7919 % (took // 10) for n in range(len(codes))]
-    category = pa.DictionaryArray.from_arrays(pa.array(codes, pa.uint32()), _core.CATEGORIES)
-    columns = [pa.array(starts), pa.array(durations), category]
-    return pa.RecordBatch.from_arrays(columns, ["start", "duration", "category"])
+    columns = {
+        "category": array.array("I", codes),
+        "start": array.array("q", starts),
+        "duration": array.array("q", durations),
+    }
+    return {name: (len(codes), 0, column.tobytes(), None) for name, column in columns.items()}
 
 
 def test_watching_steps(report: Report) -> None:
     watch, shares = StepWatch(), []
     for number in range(ROUNDS):
         batches = [written(number * SECONDS + second) for second in range(SECONDS)]
-        steps, changes = NewSteps(), 0
+        advance, changes = Advance(), 0
+        advance.take_steps()
         begun = time.process_time()
         for batch in batches:
-            steps.read(batch)
-            changes += sum(1 for _ in watch.add(steps.take()))
+            advance.read(batch)
+            changes += sum(1 for _ in watch.add(advance.take_steps()))
         shares.append((time.process_time() - begun) / SECONDS)
         assert not changes
     what = f"steps watched, {RATE} a second with {SPANS} spans each, of one core"

@@ -423,6 +423,9 @@ def gpu_flush(seconds: float) -> bool:
 def gpu_stop(seconds: float) -> None:
     """Stop recording, and move the rest into the ring, within this time."""
 
+def gpu_hasten_window() -> None:
+    """Have the next window of kernels begin now, if what they cost leaves room for one more."""
+
 def gpu_collecting() -> bool:
     """Whether the collector's thread runs."""
 

@@ -55,7 +55,7 @@ def ask(
 
     Args:
         path: its socket.
-        request: "status", "start", "stop", "flush", "stacks", "trace" or "set".
+        request: "status", "start", "stop", "flush", "stacks", "kernels", "trace" or "set".
         arguments: of the request.
         timeout: how long the answer may take, s. A request that the process has not begun by then
             is not carried out.

@@ -36,9 +36,9 @@ from haiprof.common.places import (
 )
 from haiprof.common.process_life import Life, process_is_alive
 from haiprof.common.wait_status import forget_statuses
+from haiprof.recorder.closer_look import CloserLook
 from haiprof.recorder.command import Command, commands_of, remove_note
 from haiprof.recorder.election import Election
-from haiprof.recorder.finding_watch import EVIDENCE_S
 from haiprof.recorder.findings import Findings
 from haiprof.recorder.hangs import Hangs
 from haiprof.recorder.memory_kills import MemoryKills
@@ -59,8 +59,6 @@ _LOG_BYTES: Final = 16 << 20
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 #: How long to wait for the note of `haiprof run` on a command that has just ended, s.
 _NOTED_SECONDS: Final = 5.0
-#: How often stacks are sampled while evidence is gathered.
-_CLOSER_HZ: Final = 100.0
 #: With every process dead, a disk that stays full this long (s) is left to ``haiprof recover``.
 _GIVE_UP_SECONDS: Final = 600.0
 
@@ -104,6 +102,9 @@ class Recorder:
         self._hang_after, self._on_finding = hang_after, on_finding
         self._burst = 0.0, 0
         self._stacks = StackSampler(stack_hz)
+        self._closer = CloserLook()
+        #: How often the sources are read now, s.
+        self._read_every = intervals
         self._somebody_ended = False
         #: When rings are drained next, s; until then only the node is sampled.
         self._drain_at = 0.0
@@ -187,6 +188,7 @@ class Recorder:
         finally:
             hangs.close()
             findings.close()
+            self._closer.end()
             on_finding.close()
             # While we have the lock: the next recorder opens the same files. The log comes first:
             # somebody who waits for the node's files may then remove the folder.
@@ -238,6 +240,7 @@ class Recorder:
         logged = False
         while True:
             try:
+                self._read_every = self._intervals
                 return NodeRecorder(self._run_now(), self._intervals, self._access)
             except OSError as error:
                 if self._terminations > 1 or time.monotonic() - since > _GIVE_UP_SECONDS:
@@ -301,32 +304,33 @@ class Recorder:
         self._commands = commands_of(names)
 
     def _keep_pace(self, node: NodeRecorder) -> None:
+        self._look_at_pace()
+        self._closer.turn()
         self._pace_stacks()
-        before = self._intervals
-        if self._look_at_pace() and self._intervals != before:
-            node.change_pace(self._intervals, self._processes.values())
+        every = self._closer.intervals(self._intervals)
+        if every != self._read_every:
+            self._read_every = every
+            node.change_pace(every, self._processes.values())
 
     def _pace_stacks(self) -> None:
         hz, until = self._burst
-        wanted = hz if time.time_ns() < until else self._stack_hz
-        if wanted != self._stacks.hz:
-            self._stacks.hz = wanted
+        if time.time_ns() >= until:
+            hz = self._closer.stack_hz(self._stack_hz)
+        if hz != self._stacks.hz:
+            self._stacks.hz = hz
 
     def _look_closer(self) -> None:
-        """Sample stacks more often while steps are slower than they were, to see why."""
-        # Whoever wants no stacks, or asked for many now, has his way.
-        if self._stack_hz and time.time_ns() >= self._burst[1]:
-            until = time.time_ns() + int(EVIDENCE_S * 1e9)
-            self._burst = max(self._stack_hz, _CLOSER_HZ), until
+        """Gather more evidence while steps are slower than they were, to see why."""
+        self._closer.begin([one.pid for one in self._processes.values() if one.gpus])
 
-    def _look_at_pace(self) -> bool:
-        """Adopt the pace that a session has asked for since the last call; False if none has."""
+    def _look_at_pace(self) -> None:
+        """Adopt the pace that a session has asked for since the last call."""
         if PACE_NAME not in self._names:
-            return False
+            return
         try:
             about = self._rings.stat(PACE_NAME)
             if (about.st_ino, about.st_mtime_ns) == self._pace_read:
-                return False
+                return
             self._pace_read = (about.st_ino, about.st_mtime_ns)
             pace = json.loads(self._rings.read(PACE_NAME))
             self._intervals = {str(n): float(s) for n, s in pace["intervals"].items()}
@@ -335,14 +339,12 @@ class Recorder:
             hz, until = pace.get("burst", self._burst)
             self._burst = float(hz), int(until)
         except FileNotFoundError:
-            return False
+            return
         except (
             *(OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError),
             RecursionError,
         ) as e:
             log.error("%s: the pace stays as it is: %r", self._rings.path / PACE_NAME, e)
-            return False
-        return True
 
     def _drain(self, process: RecordedProcess, node: NodeRecorder) -> None:
         try:

@@ -63,6 +63,9 @@ class Collector {
     stepped_.store(true, std::memory_order_release);
     press();
   }
+  void hasten() noexcept {
+    if (running()) schedule_.hasten();
+  }
   const Tracer& tracer() const noexcept { return tracer_; }
 
  private:
@@ -291,6 +294,8 @@ Refusal start_collecting(const std::string& folders, const Settings& settings) n
 bool flush_collected(double seconds) noexcept try { return collector.flush(seconds); } catch (...) {
   return false;
 }
+
+void hasten_window() noexcept { collector.hasten(); }
 
 void stop_collecting(double seconds) noexcept try { collector.stop(seconds); } catch (...) {
 }

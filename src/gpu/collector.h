@@ -28,6 +28,9 @@ Refusal start_collecting(const std::string& folders, const Settings& settings) n
 // Takes over all there is so far, and waits up to `seconds` for it. False: not all of it in time.
 bool flush_collected(double seconds) noexcept;
 
+// Has a window of kernels begin at once, see Schedule::hasten().
+void hasten_window() noexcept;
+
 // Stops and takes over the rest, which may not take longer than `seconds`.
 void stop_collecting(double seconds) noexcept;
 

@@ -58,6 +58,8 @@ Refusal Schedule::start(Mode mode, double budget, double period, bool graph_kern
   compared_ = metered_ = report_from_ = 0;
   newest_ = {};
   cupti_ns_before_ = tracer_.counts().overhead_ns;
+  cost_ = 0;
+  hasten_.store(false, std::memory_order_relaxed);
   faults_ = 0;
   restarted_ = 0;
   restarting_ = false;
@@ -239,6 +241,9 @@ void Schedule::hear_of_graphs() {
 
 void Schedule::follow_windows(std::uint64_t now) {
   const bool in_step = phase::current_step() != ring::kNone;
+  // One more at most doubles what they cost.
+  const bool has_room = budget_ <= 0 || 2 * cost_ <= budget_;
+  if (hasten_.exchange(false, std::memory_order_relaxed) && has_room) windows_.hasten(now);
   if (windows_.ends(now, in_step)) {
     // A step that ends while tracing does is not reported as whole.
     const std::uint64_t end = ring::now_ticks();
@@ -276,6 +281,7 @@ void Schedule::keep_budget(std::uint64_t now, std::uint64_t thread_ns) {
 }
 
 void Schedule::judge(const Verdict& verdict, std::uint32_t evidence) {
+  cost_ = verdict.cost;
   if (budget_ > 0 && verdict.cost > budget_) {
     const bool windows = mode_ == Mode::all && tracer_.cupti().version >= kSwitches;
     const Mode next = windows ? Mode::windows : Mode::off;
@@ -346,6 +352,7 @@ void Schedule::step_down(Mode mode, const char* why) {
   end_recording(why);
   mode_ = mode;
   compared_ = metered_ = report_from_ = 0;
+  cost_ = 0;
   newest_ = {};
   windows_ = Windows(ring::ticks_per_second(), period_);
   windows_.await(ring::now_ticks(), tracer_.attached());

@@ -59,6 +59,8 @@ class Schedule {
   void turn(std::uint64_t thread_ns);
   void stop();
   bool on() const noexcept { return mode_ != Mode::off; }
+  // Has the next window begin at once, if its cost leaves room for one more. For any thread.
+  void hasten() noexcept { hasten_.store(true, std::memory_order_relaxed); }
   // Whether turn() should be called as soon as a step has ended. For any thread.
   bool awaits_step() const noexcept { return awaits_step_.load(std::memory_order_relaxed); }
   // Whether turn() should be called more often: what is launched meanwhile is not recorded.
@@ -114,10 +116,12 @@ class Schedule {
   std::uint64_t started_ = 0;       // ticks
   std::uint64_t last_metered_ = 0;  // ticks
   std::uint64_t cupti_ns_before_ = 0;
+  double cost_ = 0;  // share of the job's time, as it was judged last
   Health health_;
   std::uint32_t faults_ = 0;     // of CUPTI's since start()
   std::uint64_t restarted_ = 0;  // ticks; 0 = never
   std::atomic<bool> awaits_step_{false};
+  std::atomic<bool> hasten_{false};
   bool begun_ = false;             // to record, since start()
   bool restarting_ = false;        // ended, and not begun again
   std::uint32_t compared_ = 0;     // windows that the newest verdict rests on

@@ -43,6 +43,11 @@ bool Windows::begins(std::uint64_t now, bool in_step) const noexcept {
   return now >= due_ || (any_ ? !met_ && in_step : settled_);
 }
 
+void Windows::hasten(std::uint64_t now) noexcept {
+  if (!any_ || open_) return;
+  due_ = std::min(due_, std::max(now, ended_ + kRest * (ended_ - began_)));
+}
+
 bool Windows::ends(std::uint64_t now, bool in_step) const noexcept {
   if (!open_ || now < began_ + period_ / kShortest) return false;
   if (now >= began_ + kPatience * second_) return true;

@@ -37,6 +37,8 @@ class Windows {
   // then it ends only right after another has ended.
   bool begins(std::uint64_t now, bool in_step) const noexcept;
   bool ends(std::uint64_t now, bool in_step) const noexcept;
+  // The next window is due now, or after the rest that one before it needs; never the first.
+  void hasten(std::uint64_t now) noexcept;
 
   // The caller began or ended to record. comparable: no other reason made the steps around it
   // longer or shorter, such as the job's own beginning.

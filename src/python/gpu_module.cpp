@@ -109,6 +109,7 @@ void register_gpu(py::module_& module) {
              py::arg("overhead") = true, py::arg("shared") = false, py::arg("in_use") = false);
   module.def("gpu_flush", &gpu::flush_collected, py::arg("seconds"), py::call_guard<Unlocked>());
   module.def("gpu_stop", &gpu::stop_collecting, py::arg("seconds"), py::call_guard<Unlocked>());
+  module.def("gpu_hasten_window", &gpu::hasten_window);
   module.def("gpu_collecting", &gpu::collecting);
   module.def("gpu_tracing", &gpu::tracing);
   module.def("gpu_set_stream_query",

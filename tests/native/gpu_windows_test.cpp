@@ -81,6 +81,29 @@ void windows_hold_whole_steps_once_a_minute() {
   CHECK(job.windows.share(job.now) < 0.06);
 }
 
+void one_that_is_hastened_begins_at_once_after_a_rest() {
+  Job job;
+  job.windows.hasten(job.now);
+  job.run(1, kSecond / 10);
+  CHECK_EQUAL(job.open.size(), 0U);  // the first waits until the job has settled
+  job.run(9, kSecond / 10);
+  CHECK_EQUAL(job.open.size(), 1U);
+  const auto [began, ended] = job.open[0];
+  job.windows.hasten(job.now);
+  job.run(40, kSecond / 10);
+  CHECK_EQUAL(job.open.size(), 2U);
+  CHECK(job.open[1].first >= ended + 9 * (ended - began));
+  CHECK(job.open[1].first <= ended + 10 * (ended - began));
+  // Those after it come as before.
+  job.run(130, kSecond / 10);
+  CHECK(job.open[2].first - job.open[1].first >= 60 * kSecond);
+  CHECK(job.open[2].first - job.open[1].first <= 61 * kSecond);
+  const std::uint64_t asked = job.now;
+  job.windows.hasten(asked);
+  job.run(1, kSecond / 10);
+  CHECK(job.open.back().first >= asked && job.open.back().first <= asked + kSecond);
+}
+
 void slow_steps_are_waited_for_and_windows_become_rarer() {
   Job job;
   job.run(2100, 20 * kSecond);
@@ -204,6 +227,7 @@ void the_interval_is_students() {
 
 int main() {
   windows_hold_whole_steps_once_a_minute();
+  one_that_is_hastened_begins_at_once_after_a_rest();
   slow_steps_are_waited_for_and_windows_become_rarer();
   the_first_window_waits_for_twenty_steps();
   a_step_that_never_ends_does_not_keep_a_window_open();

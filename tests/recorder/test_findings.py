@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from commands import haiprof, start_haiprof
 from launched import torchrun
-from recording import read_table, wait_for
+from recording import read_table, recorders, wait_for
 
 pytestmark = pytest.mark.jobs
 
@@ -81,11 +82,29 @@ def steps(folder: Path) -> float:
     return (max(ends) - min(ends)) / 1e9 if ends else 0.0
 
 
-def said(folder: Path) -> list[dict[str, Any]]:
-    """Return what is said of the job, without the other programs of a machine that is busy."""
+def of_node(folder: Path, table: str) -> list[dict[str, Any]]:
     nodes = [path.parent for path in (folder / "logs/r").glob("*/process.json")]
     (node,) = (each for each in nodes if "#" not in each.name)
-    events = read_table(node, "events").to_pylist()
+    return read_table(node, table).to_pylist()
+
+
+def paces(folder: Path) -> list[int]:
+    """Return when the sources of the node began to be read at another pace."""
+    rows = of_node(folder, "events")
+    return [row["time"] for row in rows if "another pace" in row["text"]]
+
+
+def rate(folder: Path, begin: int, end: int) -> float:
+    """Return how often the node was sampled between two times, Hz."""
+    rows = of_node(folder, "samples")
+    times = [row["time"] for row in rows if row["metric"] == "cpu.util.percent"]
+    several = len({time for time in times if begin <= time < end})
+    return several / (end - begin) * 1e9
+
+
+def said(folder: Path) -> list[dict[str, Any]]:
+    """Return what is said of the job, without the other programs of a machine that is busy."""
+    events = of_node(folder, "events")
     rows = [{**row, **json.loads(row["attributes"])} for row in events if row["kind"] == "finding"]
     return [row for row in rows if row["kind"] not in ("cpu_neighbour", "too_many_threads")]
 
@@ -94,7 +113,15 @@ def test_a_loader_that_becomes_slow(shm: Path, tmp_path: Path) -> None:
     with training(tmp_path):
         assert said(tmp_path) == []
         (tmp_path / "SLOW").touch()
+        wait_for(lambda: paces(tmp_path), seconds=120, what="the closer look")
+        # Whoever asks it to end now asks it to stay until its job has ended.
+        (recorder,) = recorders(shm)
+        os.kill(recorder, signal.SIGTERM)
         (found,) = wait_for(lambda: said(tmp_path), seconds=180, what="the finding")
+        closer, usual = wait_for(lambda: len(both := paces(tmp_path)) == 2 and both, what="its end")
+        assert 15e9 < usual - closer < 60e9
+        assert rate(tmp_path, closer - 10 * 10**9, closer) < 2
+        assert rate(tmp_path, closer, usual) > 3
         assert (found["kind"], found["ranks"], found["over"]) == ("slow_loader", [0], False)
         assert found["line"].startswith("loads (")
         assert found["text"].startswith("A step takes ")
@@ -104,6 +131,9 @@ def test_a_loader_that_becomes_slow(shm: Path, tmp_path: Path) -> None:
         first = haiprof("top", tmp_path / "logs/r", "--once").stdout.splitlines()[0]
         assert "the DataLoader is too slow" in first
         (tmp_path / "SLOW").unlink()
+        again = usual + 10 * 10**9
+        wait_for(lambda: of_node(tmp_path, "samples")[-1]["time"] > again, what="more samples")
+        assert rate(tmp_path, usual, again) < 2
         _, over = wait_for(lambda: len(rows := said(tmp_path)) > 1 and rows, 180, "its end")
         assert over["over"]
         assert "as before" in over["text"]

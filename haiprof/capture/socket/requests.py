@@ -180,6 +180,17 @@ def _stacks(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {"run": active.run, "run_dir": str(active.run_dir)}
 
 
+def _kernels(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    _known(arguments, ())
+    active = recording.active()
+    if active is None or not active.recording:
+        raise Refused("nothing is recorded here, so no kernels are")
+    if active.options.kernels != "windows" or not _core.gpu_tracing():
+        raise Refused("kernels are not recorded in windows here")
+    _core.gpu_hasten_window()
+    return {"run": active.run, "run_dir": str(active.run_dir)}
+
+
 def _trace(arguments: Mapping[str, Any]) -> dict[str, Any]:
     _known(arguments, tuple(_TRACE))
     given = _checked({_TRACE[name]: value for name, value in arguments.items()})
@@ -216,6 +227,7 @@ _REQUESTS: Final[dict[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
     "stop": _stop,
     "flush": _flush,
     "stacks": _stacks,
+    "kernels": _kernels,
     "trace": _trace,
     "set": _set,
 }

@@ -82,6 +82,7 @@ def test_flush_brings_to_disk_what_was_recorded(shm: Path, tmp_path: Path) -> No
         assert _spans(_flushed(running)) > before
         assert "seconds" in _refused(running, "flush", seconds=-1)
         assert "no argument" in _refused(running, "flush", what=1)
+        assert "not recorded in windows here" in _refused(running, "kernels")
     assert running.stderr == ""
 
 
@@ -98,6 +99,7 @@ def test_stop_ends_it_at_once_and_start_begins_again(shm: Path, tmp_path: Path) 
         assert running.ask("stop") == {"stopped": False, "state": "idle", "pid": running.pid}
         assert "nothing is recorded" in _refused(running, "flush")
         assert "nothing is recorded" in _refused(running, "trace")
+        assert "nothing is recorded" in _refused(running, "kernels")
         assert "nothing is recorded" in _refused(running, "set", time=3)
         time.sleep(0.2)
         assert _spans(folder) == ended
