@@ -444,6 +444,7 @@ def test_a_hang_is_shown_while_it_lasts(
 
 COSTS = {"over": False, "kind": "slow_loader", "ranks": [0, 1], "line": "load (t.py:9)"}
 OVER = {**COSTS, "over": True}
+MANY = [{**COSTS, "kind": f"k{n}", "ranks": [], "line": None} for n in range(100)]
 
 
 @pytest.mark.parametrize(
@@ -457,7 +458,10 @@ OVER = {**COSTS, "over": True}
         ([{**COSTS, "ranks": 5}], ""),
         ([{**COSTS, "ranks": ["x"]}], ""),
         ([{"over": False}], ""),
+        (MANY, "k99, k98, k97, k96, and 16 more"),
+        ([{**COSTS, "kind": "k" * 9999}], "k" * 300),
     ],
+    ids=range(10),
 )
 def test_what_costs_time_is_shown_while_it_does(
     tmp_path: Path, said: list[dict[str, object]], more: str

@@ -62,6 +62,11 @@ SHOWN_EVENTS: Final = frozenset(
 )
 #: Culprits of a hang that are named, and ranks of a finding.
 _NAMED: Final = 4
+#: Findings of a node that are kept, the newest; characters of what is said; findings of all nodes
+#: that are said. A recorder reports far fewer, but a run may be forged.
+_KEPT: Final = 20
+_LONGEST: Final = 300
+_SAID: Final = 4
 _LIVE: Final = "live"
 #: Silence of this many seconds is reported: a recorder writes once a second.
 SILENT: Final = 10.0
@@ -92,8 +97,8 @@ class Watched:
     event: Event | None = None
     #: Of a node: whom its ranks wait for in a hang that goes on; empty: there is none.
     hang: str = ""
-    #: Of a node: what costs its ranks time, by kind and ranks.
-    findings: dict[str, str] = field(default_factory=dict)
+    #: Of a node: what costs its ranks time, by the hash of kind and ranks.
+    findings: dict[int, str] = field(default_factory=dict)
     #: Where it is; None: nobody wants to see that.
     places: Places | None = None
     #: When it was last read, and when that last gave something new (time.monotonic).
@@ -368,7 +373,10 @@ class Job:
             return State("hangs", hang)
         if all(w.steps.ended is None for w in ranks):
             return State("recording", "no step yet")
-        costs = [text for w in self.nodes if w.live for text in w.findings.values()]
+        costs = list(
+            dict.fromkeys(c for w in self.nodes if w.live for c in reversed(w.findings.values()))
+        )
+        costs[_SAID:] = [f"and {len(costs) - _SAID} more"] if len(costs) > _SAID else []
         ends = ended_badly(w.process for w in ranks)
         return State("recording", ", ".join([*([ends] if ends else []), *costs]))
 
@@ -412,13 +420,13 @@ def _culprits(attributes: str) -> str:
         ranks = ", ".join(str(int(rank)) for rank in about["ranks"][:_NAMED])
         line = f", at {about['line']}" if about["line"] else ""
         if not about["waiting"]:
-            return f"gets no further{line}"
+            return f"gets no further{line}"[:_LONGEST]
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return ""
-    return f"waits for rank {ranks}{line}" if ranks else "all ranks have come"
+    return f"waits for rank {ranks}{line}"[:_LONGEST] if ranks else "all ranks have come"
 
 
-def _keep_findings(part: Part, findings: dict[str, str]) -> None:
+def _keep_findings(part: Part, findings: dict[int, str]) -> None:
     """Add what costs time, by the new events, and forget what does no longer."""
     columns, texts = part.columns, part.texts
     for row in range(len(columns["time"])):
@@ -431,9 +439,12 @@ def _keep_findings(part: Part, findings: dict[str, str]) -> None:
                 findings.clear()
                 continue
             kind, ranks = str(about["kind"]), [int(rank) for rank in about["ranks"]]
-            findings.pop(f"{kind} {ranks}", None)
+            key = hash((kind, *ranks))
+            findings.pop(key, None)
             if not about["over"]:
-                findings[f"{kind} {ranks}"] = _words(kind, ranks, about["line"])
+                findings[key] = _words(kind, ranks, about["line"])[:_LONGEST]
+            if len(findings) > _KEPT:
+                del findings[next(iter(findings))]
 
 
 def _words(kind: str, ranks: Sequence[int], line: str | None) -> str:
