@@ -42,6 +42,14 @@ KINDS: Final[dict[str, Kind]] = {
         "stacks: Python or libraries with the GIL, sleeping, reading",
         "idle: python, cpu_operator",
     ),
+    "tensor_work": Kind(
+        "tensor operations besides training",
+        "ledger: other; stacks: tensor operations between the phases, not on GPUs",
+    ),
+    "framework": Kind(
+        "the framework's own work",
+        "ledger: other; stacks: a package that calls the phases, between these, not on GPUs",
+    ),
     "host_sync": Kind("the host waits for the GPU", "", "idle: synchronisation"),
     "host_bound": Kind("the GPU waits for the host", "kernels: GPU idle by the host's phase"),
     "launch_bound": Kind("kernels are launched too slowly", "", "idle: launch, graph_launch"),
@@ -92,7 +100,7 @@ KINDS: Final[dict[str, Kind]] = {
     "link_down": Kind("a link is down", "events and counters of InfiniBand and RoCE ports"),
     "starved_communication": Kind(
         "the thread that communicates gets no CPU",
-        "ledger: transfer; its thread's time in the queue of a CPU",
+        "ledger: transfer; its thread's time in the queue of a CPU; CPU of the node",
     ),
     # The device.
     "no_tensor_cores": Kind("tensor cores are not used", "", "tensor_cores"),

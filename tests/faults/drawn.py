@@ -122,6 +122,14 @@ def host_code(seed: int, draw: random.Random) -> Case:
     return Case("", "", seed, style, settings, world, "tasks", places=(do,))
 
 
+def tensor_work(seed: int, draw: random.Random) -> Case:
+    style = ("train", "with_lightning", "parallel", "with_trainer")[way(seed, 4)]
+    do = draw.choice(["mirror", "blend", "tensors", "tally"])
+    settings = job(draw.choice([MLP, TRANSFORMER]), task("between", do, draw.uniform(35, 70)))
+    world = 2 if style == "parallel" else 1
+    return Case("", "", seed, style, settings, world, "tasks", places=(do,))
+
+
 def gil(seed: int, draw: random.Random) -> Case:
     what = ("count", "text")[way(seed, 2)]
     begin = task("between", "aside", draw.uniform(200, 400), since=25, until=26, what=what)
@@ -439,7 +447,7 @@ DRAWS: dict[str, Draw] = {
         blocking_checkpoint, logging, memory_leak, regression, skipped_steps, slow_link,
         packet_loss, starved_communication, exception, crash, preempted, stopped,
         rank_never_arrived, collective_mismatch, crossed_collectives, unmatched_send,
-        stalled_transfer,
+        stalled_transfer, tensor_work,
     )
 }  # fmt: skip
 #: Kinds that are not planted, with the reason.

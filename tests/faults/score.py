@@ -106,7 +106,7 @@ def excused(finding: dict[str, Any], truth: Truth) -> bool:
     wherever it is not hidden.
     """
     kind = finding["kind"]
-    about_cores = kind == "cpu_neighbour" or (
+    about_cores = kind in ("cpu_neighbour", "starved_communication") or (
         kind == "straggler" and finding.get("phase") == "cpu_queue"
     )
     if about_cores and truth["kind"] not in ABOUT_CORES:

@@ -94,6 +94,13 @@ class Rank:
         waited = int(queued.mean / 100 * self.ledger.stepped)
         return min(waited, int(self.ledger.of("transfer").sum()))
 
+    @property
+    def samples_in_steps(self) -> int:
+        """How many samples of the training thread are in steps, or between them."""
+        outside = ("startup", "shutdown", "down", "unrecorded", "hang", "lost")
+        rows = self.lines.filter(~pl.col("worker"), ~pl.col("cause").is_in(outside))
+        return int(rows["samples"].sum())
+
     def spent(self, samples: Mapping[str, int]) -> int:
         """Return the time that samples of the training thread stand for, ns.
 

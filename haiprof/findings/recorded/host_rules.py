@@ -1,11 +1,10 @@
-"""What the training thread does besides training, and what stops it.
+"""What stops the training thread, or makes its steps longer.
 
 Tests: tests/findings/recorded/test_rules.py.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -14,18 +13,10 @@ import polars as pl
 
 from haiprof.common.numbers import milliseconds
 from haiprof.findings.finding import LEAST, SURE, Evidence, Finding
+from haiprof.findings.recorded.beside_rules import SAVE_LATER
 from haiprof.findings.recorded.case import Case, Numbers, Rank
-from haiprof.findings.recorded.doing import (
-    AWAY,
-    OTHERS_GIL,
-    PIPED,
-    PROGRAM,
-    PYTHON_CODE,
-    SLEEPING,
-    STOPPED,
-    THREAD,
-)
-from haiprof.findings.recorded.hot import Hot, branches, function_of, functions, most_in
+from haiprof.findings.recorded.doing import AWAY, OTHERS_GIL, STOPPED
+from haiprof.findings.recorded.hot import function_of, functions, most_in
 from haiprof.findings.recorded.slow import scattered
 from haiprof.views.run import slower
 from haiprof.views.run.blocks import Share
@@ -41,41 +32,14 @@ _START_NS: Final = 5_000_000_000
 _SAMPLES: Final = 20
 #: Share of the steps in the queue of a CPU from which on they vary for that reason.
 _BUSY: Final = 0.10
-#: A function that writes: a part of its samples without the GIL, and bytes a second.
-_WRITTEN: Final = "io.syscall_write.bytes_per_s"
-_NATIVE: Final = 0.2
-_MUCH: Final = 100_000
 #: Evaluation is no fault, unless it takes this share of the steps' time, in this share of them …
 _EVALUATES: Final = 0.10
 _OFTEN: Final = 0.05
 #: … or this share of the time, again and again.
 _EVALUATES_MUCH: Final = 0.20
 _AGAIN: Final = 5
-#: The line in the text of a frame.
-_NUMBER: Final = r":\d+\)"
 #: Characters of torch's reason for compiling again.
 _REASON: Final = 160
-_SAVE_LATER: Final = (
-    "save in the background (torch.distributed.checkpoint.async_save), or less often"
-)
-#: A function saves checkpoints if it has this share of its samples where torch saves.
-_SAVES: Final = 0.25
-_WHAT: Final = {
-    SLEEPING: "sleeps",
-    PYTHON_CODE: "runs Python code",
-    "library": "runs a library's code",
-    "reading": "reads or writes files",
-    PIPED: "waits for a pipe or a socket",
-    PROGRAM: "waits for a program that it started",
-    THREAD: "waits for another thread",
-}
-_LESS: Final = "do it in the DataLoader's workers, less often, or with tensor operations"
-_INSTEAD: Final = {
-    PIPED: "send and receive in another thread, less often, or more at once",
-    PROGRAM: "start that program less often, or do not wait for it",
-    THREAD: "give that thread less to do, or share it among processes "
-    "(of data: DataLoader(num_workers=…))",
-}
 
 
 def collector(_: Case, rank: Rank) -> Iterator[Finding]:
@@ -98,7 +62,7 @@ def checkpoints(_: Case, rank: Rank) -> Iterator[Finding]:
         "save",
         "blocking_checkpoint",
         "Training waits while checkpoints are saved",
-        _SAVE_LATER,
+        SAVE_LATER,
         0.95,
     )
 
@@ -164,80 +128,10 @@ def _recompiled(rank: Rank) -> list[Mapping[str, Any]]:
     ]  # fmt: skip
 
 
-def away_from_training(_: Case, rank: Rank) -> Iterator[Finding]:
-    """Name the functions in which the training thread does something else than training."""
-    steps = rank.lines.filter(~pl.col("worker"), pl.col("cause").is_in([*WORK, "cpu_queue"]))
-    every = _samples_in_steps(rank)
-    for hot in branches(steps, every):
-        if not hot.counts:
-            continue
-        of_line = steps.filter(pl.col("line") == hot.line, pl.col("doing") == hot.doing)
-        seldom = int(of_line.filter(pl.col("slow"))["samples"].sum())
-        writes = hot.native >= _NATIVE and hot.cause == "other" and _writes(rank)
-        logs = hot.logs >= _MOSTLY or (writes and hot.doing != SLEEPING)
-        where = "between the phases" if hot.cause == "other" else f"in {hot.cause}"
-        # What it does before and after torch writes is a part of the checkpoint.
-        saving = _saving(rank, hot)
-        lost = rank.spent(hot.by_cause) + saving
-        if lost < LEAST * rank.ledger.stepped:
-            continue
-        yield Finding(
-            kind="blocking_checkpoint" if saving else "logging" if logs else "host_code",
-            problem=f"Training waits while checkpoints are saved, in {hot.line}"
-            if saving
-            else f"The training thread {_WHAT.get(hot.doing, 'works')} {where}, in {hot.line}"
-            + ("" if _within(hot) else f", called from {hot.function}")
-            + _meanwhile(of_line),
-            advice=_SAVE_LATER
-            if saving
-            else "write logs less often, or from another thread"
-            if logs
-            else _INSTEAD.get(hot.doing, _LESS),
-            ranks=rank.numbers,
-            lost_ns=lost,
-            low_ns=int(lost * hot.low / hot.share),
-            high_ns=int(lost * hot.high / hot.share),
-            share=lost / rank.ledger.stepped,
-            confidence=0.9,
-            phase=hot.cause,
-            line=hot.line,
-            evidence=(
-                Evidence("stacks", f"samples: {hot.doing}", hot.samples, "samples", hot.of),
-                Evidence("stacks", "of them in slow steps", seldom, "samples", hot.samples),
-            ),
-            command="haiprof stacks --flame",
-        )
-
-
-def _meanwhile(lines: pl.DataFrame) -> str:
-    """Return where the thread is that a function waits for, as far as it is always the same."""
-    waits = lines.filter(pl.col("doing") == THREAD)
-    lines_beside = waits.group_by("beside").agg(pl.col("samples").sum()).sort("samples")
-    if not waits.height or lines_beside["samples"][-1] < _MOSTLY * int(waits["samples"].sum()):
-        return ""
-    line = lines_beside["beside"][-1]
-    return "" if line is None else f", which is in {line}"
-
-
-def _saving(rank: Rank, hot: Hot) -> int:
-    """Return how long torch saves checkpoints in a function, ns; 0: it does not save any."""
-    saves = rank.lines.filter(
-        ~pl.col("worker"), pl.col("cause") == "save", _passes(hot.function)
-    )  # fmt: skip
-    count = int(saves["samples"].sum())
-    return rank.spent({"save": count}) if count >= _SAVES * hot.samples else 0
-
-
-def _passes(function: str) -> pl.Expr:
-    """Whether a path passes through a function, or through one of its lines."""
-    without_lines = pl.col("path").fill_null("").str.replace_all(_NUMBER, ")")
-    return without_lines.str.contains(re.sub(_NUMBER, ")", function), literal=True)
-
-
 def other_threads(_: Case, rank: Rank) -> Iterator[Finding]:
     """Say that another thread of the process keeps the GIL from the training thread."""
     mine = rank.lines.filter(~pl.col("worker"), pl.col("doing") == OTHERS_GIL)
-    every = _samples_in_steps(rank)
+    every = rank.samples_in_steps
     blocked = mine.filter(pl.col("cause").is_in([*WORK, "input", "cpu_queue"]))
     count = int(blocked["samples"].sum())
     if not every or count / every < LEAST:
@@ -263,12 +157,6 @@ def other_threads(_: Case, rank: Rank) -> Iterator[Finding]:
         evidence=(Evidence("stacks", "waits for the GIL", count, "samples", every),),
         command="haiprof stacks",
     )
-
-
-def _writes(rank: Rank) -> bool:
-    """Whether the process writes as much as a log that costs time."""
-    written = rank.stat(_WRITTEN)
-    return written is not None and written.mean >= _MUCH
 
 
 def slower_since(_: Case, rank: Rank) -> Iterator[Finding]:
@@ -457,12 +345,6 @@ def stopped(_: Case, rank: Rank) -> Iterator[Finding]:
     )
 
 
-def _within(hot: Hot) -> bool:
-    """Whether the hottest line of a branch is in its first function."""
-    name = hot.function.partition(" (")[0]
-    return hot.line.startswith(f"{name} (")
-
-
 def _of_cause(
     rank: Rank, cause: str, kind: str, problem: str, advice: str, confidence: float
 ) -> Iterator[Finding]:
@@ -510,12 +392,6 @@ def _finding(
         evidence=(rank.of(cause),),
         command="haiprof report",
     )
-
-
-def _samples_in_steps(rank: Rank) -> int:
-    outside = ("startup", "shutdown", "down", "unrecorded", "hang", "lost")
-    rows = rank.lines.filter(~pl.col("worker"), ~pl.col("cause").is_in(outside))
-    return int(rows["samples"].sum())
 
 
 def _period(numbers: Numbers) -> int | None:

@@ -13,15 +13,21 @@ from typing import Final, NamedTuple
 
 import polars as pl
 
-from haiprof.common.frame_texts import SEPARATOR
+from haiprof.common.frame_texts import IMPORTLIB, PYTHON, SEPARATOR, short_file
 from haiprof.findings.finding import LEAST, SURE
-from haiprof.findings.recorded.doing import AWAY, TENSORS
+from haiprof.findings.recorded.doing import AWAY, PYTHON_CODE, TENSORS
 
 #: A function is of the trunk if this share of all tensor operations is called from it.
 _TRUNK: Final = 0.10
 #: A branch with more tensor operations than this share is what the job is there for.
 _SOME: Final = 0.2
 _LINE: Final = re.compile(r":\d+\)$")
+#: What these run is training.
+_PHASES: Final = ("input", "forward", "recompute", "backward", "optimizer")
+#: Files of torch whose functions change gradients or weights as a part of the update.
+_UPDATES: Final = r"/torch/(nn/utils|optim|amp)/"
+#: Packages that do not call the phases, although they are called in between.
+_NO_FRAMEWORK: Final = ("torch", "haiprof", PYTHON, IMPORTLIB)
 #: Of fewer samples no share is worth the name.
 _FEWEST: Final = 30
 #: To say that most are in one function, fewer are enough.
@@ -61,6 +67,12 @@ class Hot(NamedTuple):
     native: float
     cause: str
     by_cause: dict[str, int]
+
+    @property
+    def within(self) -> bool:
+        """Whether the line with most samples is in the function itself."""
+        name = self.function.partition(" (")[0]
+        return self.line.startswith(f"{name} (")
 
     @property
     def counts(self) -> bool:
@@ -159,18 +171,93 @@ def branches(lines: pl.DataFrame, of: int) -> list[Hot]:
     return sorted(found, key=lambda hot: -hot.samples)
 
 
-def _trunk(lines: pl.DataFrame) -> set[str]:
-    """Return the paths of functions that a good part of tensor operations is called from."""
+def between_phases(lines: pl.DataFrame) -> pl.DataFrame:
+    """Return the samples between the phases, with the ``branch`` and the ``framework`` of each.
+
+    ``branch`` is the first function of its path that the phases do not run in, else its last line.
+    ``framework`` is, of samples in no line of the job's but one that the phases are called from,
+    the package that calls them, empty if that is torch; null for others.
+
+    Args:
+        lines: of the training thread, with the columns that
+            :func:`haiprof.findings.recorded.doing.doing` adds.
+    """
+    trained = lines.filter(pl.col("path").is_not_null(), pl.col("cause").is_in(_PHASES))
+    known = lines.filter(
+        pl.col("path").is_not_null(), pl.col("cause") == "other", ~pl.col("imports")
+    )
+    trunk, calls = _trunk(trained), _trunk(trained, with_lines=True)
+    frameworks = [
+        _framework(outer) or "" if path in calls else None
+        for path, outer in known.select("path", "outer").iter_rows()
+    ]
+    return known.with_columns(
+        pl.Series(
+            "branch", [_branch(path, trunk) for path in known["path"].to_list()], pl.String()
+        ),
+        pl.Series("framework", frameworks, pl.String()),
+    )
+
+
+def tensor_work(lines: pl.DataFrame, of: int) -> list[Hot]:
+    """Return the branches that mostly compute with tensors, that with most samples first.
+
+    Args:
+        lines: as :func:`between_phases` returns them.
+        of: number of samples that the shares are of.
+    """
+    of_update = pl.col("file").str.contains(_UPDATES).fill_null(value=False)
+    of_job = lines.filter(pl.col("framework").is_null(), ~of_update)
+    tensors = pl.col("samples").filter(pl.col("doing") == TENSORS).sum()
+    away = pl.col("samples").filter(pl.col("doing").is_in(AWAY)).sum()
+    mostly = of_job.filter((tensors > away).over("branch"))
+    return _by("branch", mostly.filter(pl.col("doing").is_in((TENSORS, *AWAY))), of)
+
+
+def frameworks(lines: pl.DataFrame, of: int) -> list[Hot]:
+    """Return the packages that call the phases, with what they do in between: the most first.
+
+    Of each, ``function`` is its name, and ``line`` its own function with most samples.
+
+    Args:
+        lines: as :func:`between_phases` returns them.
+        of: number of samples that the shares are of.
+    """
+    own = lines.filter(pl.col("framework") != "", pl.col("doing").is_in((TENSORS, PYTHON_CODE)))
+    named = own.with_columns(
+        pl.when(pl.col("package") == pl.col("framework"))
+        .then(pl.format("{} ({})", "function", pl.col("file").map_elements(short_file, pl.String)))
+        .otherwise("line")
+        .alias("line")
+    )
+    return _by("framework", named, of)
+
+
+def _by(column: str, rows: pl.DataFrame, of: int) -> list[Hot]:
+    groups = rows.group_by(column, maintain_order=True)
+    found = [_hot(str(name), each, of) for (name,), each in groups] if of else []
+    return sorted(found, key=lambda hot: -hot.samples)
+
+
+def _framework(outer: str | None) -> str | None:
+    """Return the first package that a line calls, of packages from the innermost one on."""
+    packages = (outer or "").split()[::-1]
+    return next((name for name in packages if name not in _NO_FRAMEWORK), None)
+
+
+def _trunk(lines: pl.DataFrame, *, with_lines: bool = False) -> set[str]:
+    """Return the paths of functions, or of their lines, that many of some samples are in."""
     counts: Counter[str] = Counter()
     for path, samples in lines.select("path", "samples").iter_rows():
-        for prefix in _prefixes(path):
+        for prefix in _prefixes(path, with_lines=with_lines):
             counts[prefix] += samples
     least = _TRUNK * int(lines["samples"].sum())
     return {prefix for prefix, samples in counts.items() if samples >= max(least, 1)}
 
 
-def _prefixes(path: str) -> list[str]:
-    functions = [_LINE.sub(")", frame) for frame in path.split(SEPARATOR)]
+def _prefixes(path: str, *, with_lines: bool = False) -> list[str]:
+    frames = path.split(SEPARATOR)
+    functions = frames if with_lines else [_LINE.sub(")", frame) for frame in frames]
     return list(itertools.accumulate(functions, lambda before, one: f"{before}{SEPARATOR}{one}"))
 
 

@@ -18,6 +18,7 @@ import polars as pl
 from haiprof.common.numbers import milliseconds, percent, size
 from haiprof.findings.finding import LEAST, SURE, Evidence, Finding
 from haiprof.findings.recorded.case import TALKERS_WAIT, Case, Numbers, Rank
+from haiprof.findings.recorded.cpu_rules import Taker, who_takes_cpus
 from haiprof.findings.recorded.hot import functions, most_in
 from haiprof.views.run import blocks
 from haiprof.views.run.ledger import CAUSES, CODE, Ledger, together
@@ -366,9 +367,9 @@ def _resent(case: Case) -> float:
 
 
 def _of_transfers(
-    job: _Aligned, moved: Numbers, share: blocks.Share, why: Evidence, **about: Any
+    job: _Aligned, moved: Numbers, share: blocks.Share, *why: Evidence, **about: Any
 ) -> Finding:
-    """Return a finding on the time of transfers, with the figure that says why they take it."""
+    """Return a finding on the time of transfers, with the figures that say why they take it."""
     whole = int(job.duration.sum())
     took = Evidence("ledger", "transfer, mean of the ranks", int(moved.sum()), "ns", whole)
     return _of_job(
@@ -376,9 +377,32 @@ def _of_transfers(
         moved,
         share,
         phase="transfer",
-        evidence=(took, why),
+        evidence=(took, *why),
         refuted_by=(("the time is waiting for a rank", True),),
         **about,
+    )
+
+
+def _starved(
+    job: _Aligned, moved: Numbers, share: blocks.Share, delayed: int, taker: Taker
+) -> Finding:
+    """Return the finding on transfers whose threads get no CPU, which somebody else has."""
+    waited = Evidence("samples", TALKERS_WAIT, delayed, "ns", int(job.duration.sum()))
+    others = taker.kind == "cpu_neighbour"
+    return _of_transfers(
+        job,
+        moved,
+        share,
+        waited,
+        *taker.evidence,
+        kind="starved_communication" if others else taker.kind,
+        problem="The threads that communicate are ready to run and get no CPU, while training "
+        f"waits for their transfers. {taker.problem}",
+        advice="leave them a core: fewer threads of torch and loaders, no other programs, "
+        "an affinity that is not too narrow"
+        if others
+        else taker.advice,
+        confidence=0.85,
     )
 
 
@@ -426,20 +450,12 @@ def communication(case: Case) -> Iterator[Finding]:
             return
     # Each of many operations wakes such a thread, which then waits for a CPU.
     elif not many and share.share >= _QUEUES and delayed >= _STARVED * int(moved.sum()):
-        waited = Evidence("samples", TALKERS_WAIT, delayed, "ns", int(job.duration.sum()))
-        yield _of_transfers(
-            job,
-            moved,
-            share,
-            waited,
-            kind="starved_communication",
-            problem="The threads that communicate are ready to run and get no CPU, while training "
-            "waits for their transfers",
-            advice="leave them a core: fewer threads of torch and loaders, no other programs, "
-            "an affinity that is not too narrow",
-            confidence=0.85,
-        )
-        return
+        starved = max(job.ranks, key=lambda rank: rank.delayed_transfers)
+        taker = who_takes_cpus(case, starved)
+        # Threads of the job itself wait for each other now and then: that is no shortage.
+        if taker is not None:
+            yield _starved(job, moved, share, delayed, taker)
+            return
     if not many and share.share < (_ASKED if _asked(job) else _EXPOSED):
         return
     bytes_of = int((operations["operations"] * operations["bytes"].fill_null(0)).sum()) // steps

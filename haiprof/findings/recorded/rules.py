@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 
 from haiprof.findings.finding import Finding, ordered
 from haiprof.findings.recorded import (
+    beside_rules,
     cpu_rules,
     device_rules,
     host_rules,
@@ -37,7 +38,7 @@ OF_RANK: Final[tuple[OfRank, ...]] = (
     host_rules.evaluations,
     host_rules.compilation,
     host_rules.other_threads,
-    host_rules.away_from_training,
+    beside_rules.beside_training,
     host_rules.slow_steps,
     host_rules.slower_since,
     host_rules.slow_start,
@@ -186,7 +187,7 @@ _MAKES_LATE: Final = (
 #: A GPU with a fault makes its rank late in whatever phase it waits for it.
 _OF_DEVICE: Final = ("gpu_thermal", "gpu_power", "gpu_clock")
 #: Kinds of findings about what a function does.
-_OF_LINES: Final = ("host_code", "logging", "blocking_checkpoint")
+_OF_LINES: Final = ("host_code", "tensor_work", "logging", "blocking_checkpoint")
 #: Kinds of findings about a rank that others wait for.
 _LATE: Final = ("straggler", "pipeline_stage", "uneven_exchange")
 #: Kinds of findings about ranks that are late in turns.

@@ -109,11 +109,6 @@ def test_what_the_loop_calls_is_one_thing_whatever_it_calls_in_turn() -> None:
     assert finding.problem.endswith("in text (/job/log.py:8), called from say (/job/log.py)")
 
 
-def test_tensor_operations_are_training_wherever_they_are() -> None:
-    loss = line("other", 40, gil=False)
-    assert kinds(rank(life({"other": 60}), [loss, *torch_lines(60)])) == []
-
-
 def test_writing_is_logging() -> None:
     writes = line("other", 20, state="waiting", waits_in="pipe_write", gil=False)
     assert kinds(rank(life({"other": 25}), [writes, *torch_lines(80)])) == ["logging"]
@@ -387,18 +382,24 @@ def test_evaluation_is_a_fault_only_if_it_is_frequent_and_long() -> None:
 
 
 def test_threads_that_communicate_and_have_no_cpu() -> None:
-    def job(waited: float, ms: float = 20, count: int = 4) -> list[str]:
-        queued = [stats(talk=1.0), stats(talk=waited)]
+    def job(
+        waited: float, ms: float = 20, count: int = 4, cpus: float = 60, **more: float
+    ) -> list[str]:
+        queued = [stats(talk=1.0, cpu=100, **more), stats(talk=waited, cpu=100, **more)]
         pairs = zip(moving(ms), queued, strict=True)
         ranks = [dataclasses.replace(each, summary=one) for each, one in pairs]
         size = 1 << 20 if count < 50 else 4096
-        return kinds(*ranks, operations=operations(count, size))
+        return kinds(*ranks, nodes=[node(cpus)], operations=operations(count, size))
 
     assert job(12.0) == ["starved_communication"]  # of 20 of 120 ms
     assert job(12.0, count=200) == ["small_collectives"]  # which wake these threads
     assert job(5.0) == []  # something else takes the most of it
     assert job(12.0, 5) == []  # it costs next to nothing
     assert job(5.0, 40) == ["exposed_communication"]
+    # Nobody but the job itself is on the node's CPUs: its threads wait for each other.
+    assert job(12.0, cpus=30) == []
+    assert job(24.0, 40, cpus=30) == ["exposed_communication"]
+    assert job(12.0, cpus=30, throttled=40, limit=2) == ["cpu_quota"]
 
 
 def test_transfers_are_delayed_as_long_as_their_threads_had_no_cpu() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import gc
 import gzip
@@ -90,6 +91,31 @@ def tensors(helper: Helper, task: Task) -> None:
     with torch.no_grad():
         while not over():
             values = torch.tanh(values @ values)
+
+
+def mirror(helper: Helper, task: Task) -> None:
+    """Copy a state as often as there is time for."""
+    over = used(task.ms)
+    state = {f"layer {number}": torch.rand(128, 256) for number in range(16)}
+    while not over():
+        copy.deepcopy(state)
+
+
+def blend(helper: Helper, task: Task) -> None:
+    """Move averages towards values, one after the other."""
+    over = used(task.ms)
+    means = [torch.rand(256, 256) for _ in range(8)]
+    values = torch.rand(256, 256)
+    while not over():
+        means = [0.99 * mean + 0.01 * values for mean in means]
+
+
+def tally(helper: Helper, task: Task) -> None:
+    """Count which classes are taken for which."""
+    over = used(task.ms)
+    taken, true = torch.randint(0, 50, (2, 100_000))
+    while not over():
+        torch.bincount(50 * true + taken, minlength=2_500).view(50, 50)
 
 
 def pause(helper: Helper, task: Task) -> None:
@@ -248,6 +274,7 @@ def end(helper: Helper, task: Task) -> None:
 
 KINDS: dict[str, Call] = {
     "count": count, "numbers": numbers, "text": text, "pack": pack, "tensors": tensors,
+    "mirror": mirror, "blend": blend, "tally": tally,
     "pause": pause, "read": read, "collect": collect, "parse": parse, "say": say, "write": write,
     "save": save, "keep": keep, "demand": demand, "aside": aside, "threads": threads,
     "raised": raised, "listen": listen, "borrow": borrow, "meet": meet, "share": share,
