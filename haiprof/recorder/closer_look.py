@@ -59,7 +59,7 @@ class CloserLook:
             log.error("no window of kernels is asked for: %s", error)
 
     def stack_hz(self, usual: float) -> float:
-        """Return how often to sample stacks: whoever wants none has his way."""
+        """Return how often to sample stacks; never where they are off."""
         return max(usual, _STACKS_HZ) if usual and self._clock() < self._until else usual
 
     def intervals(self, usual: Mapping[str, float]) -> Mapping[str, float]:
