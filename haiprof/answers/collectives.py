@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -18,7 +19,7 @@ from haiprof.runs import ROLE_RANK, Process
 from haiprof.sources import tables
 from haiprof.views.intervals import Times
 from haiprof.views.run import collectives as view
-from haiprof.views.run import late_places
+from haiprof.views.run import group_purposes, late_places
 from haiprof.views.run import left_waiting as left_waiting_view
 from haiprof.views.run import stacks as stack_views
 
@@ -49,22 +50,67 @@ def of_rank(process: Process, every: int = 1) -> tables.Read:
 
 def _members(events: pl.DataFrame, rank: int | None) -> pl.DataFrame:
     """Return which rank of each group a process is."""
-    places: dict[str, int] = {}
-    for name, text in events.select("text", "attributes").iter_rows():
-        try:
-            ranks = json.loads(text)["ranks"]
-            places[name] = ranks.index(rank)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            continue  # of a damaged file
+    places = {
+        name: ranks.index(rank) for name, (ranks, _) in _groups(events).items() if rank in ranks
+    }
     return pl.DataFrame(
         {"group": list(places), "place": list(places.values())},
         {"group": pl.String(), "place": pl.UInt32()},
     )
 
 
+def _groups(events: pl.DataFrame) -> dict[str, tuple[list[int], str]]:
+    """Return the ranks of each group that a process is in, and the job's words for it."""
+    groups = {}
+    for name, text in events.select("text", "attributes").iter_rows():
+        try:
+            about = json.loads(text)
+            ranks = [operator.index(rank) for rank in about["ranks"]]
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            continue  # of a damaged file
+        groups[name] = ranks, str(about.get("purpose", ""))
+    return groups
+
+
 def matched(ranks: Ranks) -> pl.DataFrame:
     """Return the operations of all ranks, matched, see :func:`view.matched`; computed once."""
     return ranks.once("collectives", lambda: _matched(ranks)).clone()
+
+
+def with_purposes(ranks: Ranks) -> pl.DataFrame:
+    """Return :func:`matched`, and what each group is for (:mod:`group_purposes`)."""
+    purposes = ranks.once("group_purposes", lambda: _purposes(ranks))
+    found = matched(ranks).join(purposes, on="group", how="left", maintain_order="left")
+    return found.select("group", "purpose", pl.exclude("group", "purpose"))
+
+
+def _purposes(ranks: Ranks) -> pl.DataFrame:
+    latest = {p.rank: p for p in ranks.run.processes if p.role == ROLE_RANK}
+    found = []
+    for _, read in ranks.map(_purposes_of, list(latest.values())):
+        ranks.note(read.problems)
+        found.append(read.frame)
+    return group_purposes.joined(found)
+
+
+def _purposes_of(process: Process) -> tables.Read:
+    """Return what those groups are for whose first rank a process is."""
+    read = tables.read(process, schema.EVENTS, ("kind", "text", "attributes"), {"kind": [GROUP]})
+    first = {
+        name: group_purposes.said(words)
+        for name, (ranks, words) in _groups(read.frame).items()
+        if ranks and min(ranks) == process.rank
+    }
+    read.frame = pl.DataFrame(list(first.items()), group_purposes.SCHEMA, orient="row").drop_nulls()
+    unsaid = [name for name, purpose in first.items() if purpose is None]
+    if unsaid:
+        rows, spans = of_rank(process), read_phase_spans(process)
+        read.problems += rows.problems + spans.problems
+        used = group_purposes.used_for(
+            rows.frame.filter(pl.col("group").is_in(unsaid)), spans.frame
+        )
+        read.frame = pl.concat([read.frame, used])
+    return read
 
 
 def _matched(ranks: Ranks) -> pl.DataFrame:

@@ -435,11 +435,14 @@ class RecordedAnswers:
     def collectives(self, rank: int | None = None) -> pl.DataFrame:
         """Return the collectives and messages of torch.distributed, matched over the ranks.
 
-        One row per operation: ``group``, ``sequence`` (its number in the group), ``op``, ``step``,
-        ``bytes``, ``start`` and ``last`` (when the first and the last rank asked for it), ``end``,
-        ``late_rank``, ``late`` (ns that it came after the one before it), ``waited`` (ns: sum of
-        the others' waiting), ``exposed`` (ns that every rank was blocked), ``transfer`` (ns),
-        ``bus_bandwidth`` (bytes/s), … See :func:`haiprof.views.run.collectives.matched`.
+        One row per operation: ``group``, ``purpose`` (what that is for: ``data``, ``tensor``,
+        ``pipeline``, ``expert``, ``other``; null: not known; see
+        :mod:`haiprof.views.run.group_purposes`), ``sequence`` (its number in the group), ``op``,
+        ``step``, ``bytes``, ``start`` and ``last`` (when the first and the last rank asked for
+        it), ``end``, ``late_rank``, ``late`` (ns that it came after the one before it), ``waited``
+        (ns: sum of the others' waiting), ``exposed`` (ns that every rank was blocked),
+        ``transfer`` (ns), ``bus_bandwidth`` (bytes/s), … See
+        :func:`haiprof.views.run.collectives.matched`.
 
         Args:
             rank: of this one only, as it saw them: one row per operation that it took part in. See
@@ -450,7 +453,7 @@ class RecordedAnswers:
             ('all_reduce', 1, 3000000)
         """
         if rank is None:
-            return collective_answers.matched(self._ranks)
+            return collective_answers.with_purposes(self._ranks)
         return self._ranks.frames(
             collective_answers.of_rank, self._ranks.jobs(rank), collective_view.BY_RANK_SCHEMA
         )

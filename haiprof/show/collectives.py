@@ -39,9 +39,11 @@ def grids(analyzer: Analyzer) -> list[Grid]:
         )
         if share >= _LEAST
     ]
+    purposes = dict(operations.select("group", "purpose").unique().iter_rows())
     kinds = [
         (
             group,
+            purposes[group] or NOTHING,
             op,
             str(ranks),
             f"{count:,}",
@@ -70,12 +72,13 @@ def grids(analyzer: Analyzer) -> list[Grid]:
         Grid(
             "Collectives by group",
             (
-                *("group", "op", "ranks", "operations", "bytes", "waited", "exposed"),
+                *("group", "for", "op", "ranks", "operations", "bytes", "waited", "exposed"),
                 *("transfer", "bus bandwidth"),
             ),
             kinds,
-            frozenset((2, 3, 4, 5, 6, 7, 8)),
-            "Exposed: every rank was blocked. Transfer: from when the last rank had asked to when "
+            frozenset((3, 4, 5, 6, 7, 8, 9)),
+            "For: data, tensor, pipeline or expert parallelism, or other. Exposed: every rank was "
+            "blocked. Transfer: from when the last rank had asked to when "
             "all were done. Bytes, transfer and bandwidth are medians.",
         ),
     ]

@@ -19,7 +19,7 @@ def test_the_late_rank_and_the_groups_are_tables(tmp_path: Path) -> None:
     )
     (group,) = grids["Collectives by group"].rows
     assert tuple(group) == (
-        *("0", "all_reduce", "2", "10", "3.91 KiB", "30 ms", "10 ms", "1 ms"),
+        *("0", "other", "all_reduce", "2", "10", "3.91 KiB", "30 ms", "10 ms", "1 ms"),
         "4 MB/s",
     )
 

@@ -137,7 +137,7 @@ def described(found: Sequence[Late]) -> str:
         for each in found
         if (each.late >= _LATE_NS if each.share is None else each.share >= _WAITED)
     ]
-    texts = []
+    texts: list[str] = []
     for each in worth[:_NAMED]:
         text = f"for rank {each.rank}"
         if each.share is not None:
