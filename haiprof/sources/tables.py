@@ -50,6 +50,9 @@ _FILE_MAGIC_BYTES = 8
 _TIMES = frozenset({"start", "duration", "time"})
 #: Non-null columns whose rows are kept even if they are null: nothing is computed from these.
 _MAY_LACK = frozenset({"name", "value"})
+#: Rows are written at most so long, ns, after those that began later, as kernels are that a GPU
+#: ends late.
+_LATE_NS = 300_000_000_000
 _SEGMENT = re.compile(r"(?P<table>[a-z_]+)-(?P<number>\d+)\.(?P<kind>arrows?)")
 
 
@@ -96,7 +99,9 @@ def _read_window(
     every = [column.name for column in table.columns]
     wanted = every if columns is None else [name for name in every if name in columns]
     needed = {"start", "duration", "time", "kind"}.intersection(every)
-    inside = read_table(process.folder, table, [*needed, *wanted], keep)
+    # Of events some apply for long.
+    since = None if table is schema.EVENTS else process.window[0]
+    inside = read_table(process.folder, table, [*needed, *wanted], keep, since)
     inside.frame = _within(inside.frame, table, *process.window).select(wanted)
     return inside
 
@@ -128,6 +133,7 @@ def read_table(
     table: schema.Table,
     columns: Sequence[str] | None = None,
     keep: Mapping[str, Collection[str]] | None = None,
+    since: int | None = None,
 ) -> Read:
     """Read one table of a process folder; a file that cannot be read is left out and named.
 
@@ -136,19 +142,20 @@ def read_table(
         table: which table.
         columns: names of the columns wanted; None for all. A nullable one that is absent is null.
         keep: for text columns, the values whose rows are wanted.
+        since: files that were closed before this time, ns UTC, need not be read; None: all are.
     """
     with from_system():
         cache = table_cache.current()
         if cache is None:
-            return _read_table(folder, table, columns, keep)
+            return _read_table(folder, table, columns, keep, since)
 
         def load() -> tuple[Read, int]:
-            whole = _read_table(folder, table, None, None)
+            whole = _read_table(folder, table, None, None, None)
             return whole, int(whole.frame.estimated_size())
 
         whole: Read | None = cache.get(folder, table.name, lambda: _size(folder, table), load)
         if whole is None:
-            return _read_table(folder, table, columns, keep)
+            return _read_table(folder, table, columns, keep, since)
         names = [c.name for c in table.columns if columns is None or c.name in columns]
         frame = _with_values(whole.frame, keep).select(names)
         return Read(frame, whole.cut, list(whole.problems))
@@ -175,11 +182,14 @@ def _read_table(
     table: schema.Table,
     columns: Sequence[str] | None,
     keep: Mapping[str, Collection[str]] | None,
+    since: int | None,
 ) -> Read:
     wanted = [c for c in table.columns if columns is None or c.name in columns]
     filtered = [c for c in table.columns if keep and c.name in keep and c not in wanted]
     read = Read(empty(wanted))
     found = segments(folder, table.name, read.problems)
+    if since is not None:
+        found = _from_time(found, since - _LATE_NS)
     if not keep and (whole := _read_whole(found, table, wanted)) is not None:
         read.frame = whole
         return _possible(read, folder, table)
@@ -203,6 +213,37 @@ def _read_table(
     if frames:
         read.frame = _stacked(frames)
     return _possible(read, folder, table)
+
+
+def _from_time(found: list[Segment], since: int) -> list[Segment]:
+    """Return the segments from the first one on that may have rows of this time or later, ns UTC.
+
+    They lie in the order in which they were written. So that this takes no longer in a longer run,
+    it is the newest that are looked at.
+    """
+    for at in range(len(found) - 1, 0, -1):
+        newest = _newest(found[at - 1])
+        if newest is not None and newest < since:
+            return found[at:]
+    return found
+
+
+def _newest(segment: Segment) -> int | None:
+    """Return until when the last rows of a closed segment go, ns UTC; None: not known."""
+    if segment.closed is None:
+        return None
+    with contextlib.suppress(OSError, pa.ArrowInvalid), _Opened(segment, _TIMES) as opened:
+        if opened.live or not opened.reader.num_record_batches:
+            return None
+        with as_invalid():
+            batch = Checks().sound(opened.reader.get_batch(opened.reader.num_record_batches - 1))
+        if any(each.type != pa.int64() or each.null_count for each in batch.columns):
+            return None
+        columns = {name: np.asarray(batch.column(name)) for name in batch.schema.names}
+        times = columns["time"] if "time" in columns else columns.get("start")
+        if times is not None and times.size:
+            return int((times + np.maximum(columns.get("duration", 0), 0)).max())
+    return None
 
 
 def _possible(read: Read, folder: Path, table: schema.Table) -> Read:
@@ -436,7 +477,7 @@ class _Opened:
     """
 
     def __init__(
-        self, segment: Segment, columns: Sequence[str] | None = None, *, threads: bool = True
+        self, segment: Segment, columns: Collection[str] | None = None, *, threads: bool = True
     ) -> None:
         self._segment = segment
         self._columns = columns
@@ -490,7 +531,7 @@ class _Opened:
     def __exit__(self, *_: object) -> None:
         self.handle.close()
 
-    def pick(self, columns: Sequence[str], *, threads: bool) -> None:
+    def pick(self, columns: Collection[str], *, threads: bool) -> None:
         """Read only these columns of a closed file, from here on."""
         fields = [i for i, name in enumerate(self.schema.names) if name in columns]
         self._picked = [self.schema.field(i) for i in fields]

@@ -6,15 +6,19 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from recorded_cases import STEPS, life, line, node, pair, rank, stats, torch_lines
-from runs import make_run
+from runs import T0, make_run, span, steady, write_closed
 
+from haiprof import schema
 from haiprof.answers.live import changed, lasting, look
 from haiprof.findings.recorded.case import Case
+from haiprof.sources import tables
 
 LOADS = [line("input", 40, "Data.load (/job/data.py:7)"), *torch_lines(60)]
 
@@ -85,6 +89,34 @@ def test_of_a_run_only_the_ranks_of_the_node_are_looked_at(tmp_path: Path) -> No
     assert look(run, "n0", [(0, 1 << 62)]) == look(run, "n0", [(0, 1 << 62)])
     assert look(run, "elsewhere", [(0, 1 << 62)]) == []
     assert look(run, "n0", [(0, 1), (1, 2)]) == []
+
+
+@pytest.mark.parametrize("hours", [2, 24])
+def test_a_look_reads_as_much_of_a_long_run_as_of_a_short_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    run = make_run(tmp_path / "run", ranks=2)
+    for file in [*run.glob("*/spans-0.arrow"), *run.glob("*/samples-0.arrow")]:
+        name = file.name.partition("-")[0]
+        file.rename(file.with_name(f"{name}-{hours}.arrow"))
+        for hour in range(hours):
+            second = (hour - hours) * 3600
+            spent = [span(1000 * second, 1, "step", "step", 1)]
+            rows = spent if name == "spans" else steady(1, {("cpu.util.percent", None): 1.0})
+            old = [{**row, "time": T0 + second * 10**9} for row in rows]
+            write_closed(file.parent, schema.TABLES[name], old, hour)
+    opened: Counter[str] = Counter()
+    original = tables._Opened._open
+
+    def counted(self: tables._Opened, file: Path, how: Callable[[], None]) -> tables._Opened:
+        opened[f"{file.parent.name}/{file.name}"] += 1
+        return original(self, file, how)
+
+    monkeypatch.setattr(tables._Opened, "_open", counted)
+    look(run, "n0", [(T0, T0 + 60 * 10**9)])
+    asked = {name for name in opened if "spans" in name or "samples" in name}
+    assert len(asked) == 10, "of five tables the newest file, and one before it"
+    assert {int(name.rpartition("-")[2].split(".")[0]) for name in asked} == {hours, hours - 1}
 
 
 def said(*words: str) -> Any:
