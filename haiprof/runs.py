@@ -155,6 +155,8 @@ class Process:
     #: How many it has made, of training, else of inference; None while it runs, and where the
     #: recorder was older or another one had begun.
     steps: int | None = None
+    #: Of a node: which of haiprof and torch a Python of the job had loaded; None: not known.
+    loaded: frozenset[str] | None = None
 
     @property
     def identity(self) -> object:

@@ -12,6 +12,7 @@ Tests: tests/recorder/test_tables.py.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ PROCESS_FORMAT: Final = "haiprof-process"
 #: parent_pid; null is not known. Without it the process runs, or the recorder was older.
 #: ``steps`` in it: how many it made, of training, else of inference; null while it runs, and where
 #: another recorder had begun.
+#: ``loaded`` in it, of a node whose recorder has closed its files: whether a Python of the job had
+#: ``haiprof`` and had imported ``torch``.
 #: ``<table>-<n>.arrows`` while live (IPC stream), closed into ``<table>-<n>.arrow`` (zstd file).
 LIVE_SUFFIX: Final = ".arrows"
 CLOSED_SUFFIX: Final = ".arrow"
@@ -350,6 +353,7 @@ FLAG_IMPLAUSIBLE: Final = 4
 FLAG_ABOVE_PEAK: Final = 8
 
 
+@cache
 def arrow_type(kind: str) -> pa.DataType:
     """Return the Arrow type of a column kind of this module."""
     import pyarrow as pa
@@ -360,6 +364,7 @@ def arrow_type(kind: str) -> pa.DataType:
     return dtype
 
 
+@cache
 def arrow_schema(table: Table) -> pa.Schema:
     """Return the Arrow schema of ``table``, with the format and its version in the metadata."""
     import pyarrow as pa

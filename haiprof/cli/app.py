@@ -291,17 +291,19 @@ def import_(
 
 @app.command()
 def export(
-    words: Annotated[
-        list[str],
-        typer.Argument(
-            help="A run's folder, or traces: a file or a folder; optionally preceded by summary or "
-            "timeline, as msprof has them.",
-            metavar="[summary|timeline] RUN",
-        ),
-    ],
     out: Annotated[
         Path, typer.Option("--out", "-o", help="The file or folder to write.", metavar="PATH")
     ],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="A run's folder or name, or traces: a file or a folder; optionally preceded by "
+            "summary or timeline, as msprof has them.",
+            metavar="[summary|timeline] [RUN]",
+            autocompletion=runs,
+        ),
+    ] = None,
+    last: _Last = False,
     to: Annotated[
         str,
         typer.Option(
@@ -341,7 +343,8 @@ def export(
     from haiprof.cli.process.executors import executor_of
 
     with executor_of(workers, dask) as executor:
-        write(words, ExportOptions(to, form, out, rank, start, until, path), executor)
+        options = ExportOptions(to, form, out, rank, start, until, path)
+        write(words or [], options, executor, last=last)
 
 
 @app.command()
@@ -371,16 +374,21 @@ def compare(
 
 @app.command()
 def sql(
-    words: Annotated[str, typer.Argument(help="A run, or traces.", metavar="RUN")],
-    question: Annotated[
-        str, typer.Argument(help="A SELECT over the run's tables.", metavar="QUESTION")
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            help="A run, or traces; and a SELECT over its tables.",
+            metavar="[RUN] QUESTION",
+            autocompletion=runs,
+        ),
     ],
+    last: _Last = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print all rows as CSV, not a table.")] = False,
 ) -> None:
     """Answer a question in SQL over the tables of a run."""
     from haiprof.cli.sql import answer
 
-    answer(words, question, as_csv=csv)
+    answer(words, last=last, as_csv=csv)
 
 
 @app.command()

@@ -72,7 +72,7 @@ def attach_to(
         for line in lines:
             print(line)
         return code
-    run_dirs, code = record(processes, plan, say)
+    run_dirs, code = record(processes, plan, say, progress=say)
     for run_dir in run_dirs:
         if not print_summary(run_dir, report=report):
             code = code or NOT_ALL
@@ -84,6 +84,7 @@ def record(
     plan: RecordingPlan,
     on_line: Callable[[str], None],
     stop: threading.Event | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> tuple[list[Path], int]:
     """Record processes for as long as is asked for.
 
@@ -92,6 +93,7 @@ def record(
         plan: what to record.
         on_line: called with each line that concerns the whole job.
         stop: once it is set the recording ends, as with Ctrl-C.
+        progress: called with a line at the start and at the end where there is no terminal.
 
     Returns:
         The folders of the runs, of which there are several where the job recorded already, and
@@ -104,7 +106,8 @@ def record(
     try:
         if code == INTERRUPTED:
             raise KeyboardInterrupt
-        with seconds_passing(words(plan, len(attached), attached[0].process.label), whole) as bar:
+        text = words(plan, len(attached), attached[0].process.label)
+        with seconds_passing(text, whole, progress) as bar:
             if not _wait(attached, whole, bar, stop or threading.Event()):
                 on_line("the job has ended")
     except KeyboardInterrupt:
@@ -205,11 +208,12 @@ def _wait(
     """
     begun = time.monotonic()
     while (passed := time.monotonic() - begun) < seconds:
+        bar(passed)
         if not alive(attached):
             return False
-        bar(passed)
         if stop.wait(min(0.2, seconds - passed)):
             raise KeyboardInterrupt
+    bar(seconds)
     return True
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, cast
 
 from haiprof.cli.arguments import UsageError
+from haiprof.cli.logged import one_run
 from haiprof.cli.process.progress import things_done
 from haiprof.cli.report import open_run, say_problems
 from haiprof.common.choices import did_you_mean
@@ -57,7 +58,13 @@ class ExportOptions:
     path: str = ""
 
 
-def export(words: Sequence[str], options: ExportOptions, executor: Executor | None = None) -> None:
+def export(
+    words: Sequence[str],
+    options: ExportOptions,
+    executor: Executor | None = None,
+    *,
+    last: bool = False,
+) -> None:
     """Write a run in another format and print each file.
 
     Args:
@@ -65,13 +72,16 @@ def export(words: Sequence[str], options: ExportOptions, executor: Executor | No
             before it.
         options: what to write, and where.
         executor: does the work of each rank.
+        last: the newest run of the log directory, or of the one that ``words`` end with.
 
     Raises:
         HaiprofError: there is no such run, rank or time, or a file cannot be written.
-        UsageError: there is no such format, or it has no such option.
+        UsageError: there is no such format, or it has no such option; or no run is named.
     """
-    *kinds, run = words
+    given = words[-1] if words and _names_run(words[-1], last=last) else None
+    kinds = words if given is None else words[:-1]
     _check(kinds, options)
+    run = one_run(given, last=last)
     opened = open_run(run, executor)
     if options.start is not None or options.until is not None:
         until = math.inf if options.until is None else options.until
@@ -95,6 +105,10 @@ def export(words: Sequence[str], options: ExportOptions, executor: Executor | No
     say_problems(opened)
     for file in written:
         print(printable(str(file)))
+
+
+def _names_run(word: str, *, last: bool) -> bool:
+    return word not in KINDS or (not last and Path(word).exists())
 
 
 def _check(kinds: Sequence[str], options: ExportOptions) -> None:

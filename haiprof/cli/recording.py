@@ -18,6 +18,8 @@ from haiprof._core import MIN_RING_BYTES
 from haiprof.cli.process.console import say, spinner
 from haiprof.common.launcher import Placement
 from haiprof.common.places import (
+    HAIPROF_MARK,
+    TORCH_MARK,
     in_ring_dir,
     open_rings,
     require_room,
@@ -179,6 +181,8 @@ class Recording:
                     forget_statuses(rings)
                     if self._command is not None:
                         remove_note(rings, self._command)
+                    for mark in (HAIPROF_MARK, TORCH_MARK):
+                        rings.remove(mark)
                     self._ring_dir.rmdir()
                 return True
             time.sleep(0.01)

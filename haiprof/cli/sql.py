@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Final
 
 from rich.console import Console
 
+from haiprof.cli.arguments import UsageError
+from haiprof.cli.logged import one_run
 from haiprof.cli.process.console import spinner
 from haiprof.cli.report import open_run, say_problems
 from haiprof.show.grid import NOTHING, Grid
@@ -15,20 +18,24 @@ from haiprof.show.grid import NOTHING, Grid
 _ROWS: Final = 100
 
 
-def answer(path: str, question: str, *, as_csv: bool) -> None:
+def answer(words: Sequence[str], *, last: bool = False, as_csv: bool) -> None:
     """Print the answer: a table of its first rows, or all as CSV.
 
     Args:
-        path: a run folder, a log directory with one run, or traces.
-        question: one ``SELECT``.
+        words: a run folder, a log directory with one run, or traces; then one ``SELECT``.
+        last: the newest run of the log directory, or of the one that is named.
         as_csv: print all rows as CSV, texts without formulas.
 
     Raises:
         HaiprofError: the run cannot be read, or the question cannot be answered.
+        UsageError: the words are more, or name no run.
     """
     from haiprof.export.csv import without_formulas
 
-    opened = open_run(path)
+    *named, question = words
+    if len(named) > 1:
+        raise UsageError("sql takes one run and one question: put the question in quotes")
+    opened = open_run(one_run(named[0] if named else None, last=last))
     with spinner("reading the tables"):
         rows = opened.sql(question)
     say_problems(opened)

@@ -36,6 +36,10 @@ PACE_NAME: Final = "pace.json"
 HANG_NAME: Final = "hang.json"
 #: What costs a run time right now, while it does.
 FINDINGS_NAME: Final = "findings.json"
+#: Left by the Pythons of the job that would record: that there was one, and that one of them
+#: imported torch.
+HAIPROF_MARK: Final = "haiprof.loaded"
+TORCH_MARK: Final = "torch.loaded"
 #: Contains the sockets of docs/control.md; no run has a name that begins with a dot.
 CONTROL_FOLDER: Final = ".control"
 #: Of a socket at which its process does not listen yet.
@@ -371,7 +375,7 @@ def removed(folder: Path) -> bool:
         OSError: unknown, as on a file system that is temporarily unavailable.
     """
     try:
-        folder.stat()
+        os.stat(folder)  # noqa: PTH116
     except FileNotFoundError:
         return True
     return False

@@ -49,13 +49,14 @@ def headline(
         found: result of :meth:`haiprof.analyzer.Analyzer.findings`.
     """
     machine = _machine(ranks, nodes) + _gpus(ranks)
-    return [_steps(ranks), machine, _remark(ranks, nodes, events, late, found)]
+    return [_steps(ranks, nodes), machine, _remark(ranks, nodes, events, late, found)]
 
 
-def _steps(ranks: list[Summary]) -> str:
+def _steps(ranks: list[Summary], nodes: list[Summary]) -> str:
     stepped = [s for s in ranks if s.steps]
     if not stepped:
-        return f"No step was recorded: {_why_no_step([s.process for s in ranks])}"
+        loaded = [s.process.loaded for s in nodes]
+        return f"No step was recorded: {_why_no_step([s.process for s in ranks], loaded)}"
     counts: dict[object, int] = {}
     for summary in stepped:
         counts[summary.rank] = counts.get(summary.rank, 0) + summary.steps
@@ -87,18 +88,32 @@ def _steps(ranks: list[Summary]) -> str:
     return line + (f"; {without} of {len(every)} ranks recorded no step" if without else "")
 
 
-def _why_no_step(processes: Sequence[Process]) -> str:
-    if not processes:
+def _why_nobody_trained(loaded: Sequence[frozenset[str] | None], unseen: str) -> str:
+    known = [names for names in loaded if names is not None]
+    if any("torch" in names for names in known):
+        return f"a process of the job imported torch, but did not train, {unseen}"
+    if any("haiprof" in names for names in known):
+        return "no process of the job imported torch"
+    if known and len(known) == len(loaded):
         return (
-            "no process of the job imported torch and trained, or the Python of those that did has "
-            "no haiprof: 'python -m haiprof doctor' with that Python says so"
+            "no Python of the job has haiprof, or none ran: 'python -m haiprof doctor' with the "
+            "Python of the job says what it lacks"
         )
-    if all(process.outside for process in processes):
-        return f"the job was only watched from outside: {processes[0].outside}"
+    return (
+        "no process of the job imported torch and trained, or the Python of those that did has "
+        "no haiprof: 'python -m haiprof doctor' with that Python says so"
+    )
+
+
+def _why_no_step(processes: Sequence[Process], loaded: Sequence[frozenset[str] | None]) -> str:
     unseen = (
         "or its loop uses neither an optimizer nor a DataLoader of torch: mark steps with "
         "haiprof.step()"
     )
+    if not processes:
+        return _why_nobody_trained(loaded, unseen)
+    if all(process.outside for process in processes):
+        return f"the job was only watched from outside: {processes[0].outside}"
     if any(process.state == "live" for process in processes):
         return f"the job has not finished its first one yet, {unseen}"
     if any(process.ending and process.ending.kind == endings.STOPPED for process in processes):

@@ -26,10 +26,12 @@ from haiprof.common.places import (
     CONTROL_FOLDER,
     DOORBELL_NAME,
     FINDINGS_NAME,
+    HAIPROF_MARK,
     HANG_NAME,
     LOCK_NAME,
     PACE_NAME,
     RECORDER_LOG,
+    TORCH_MARK,
     Access,
     node_name,
     removed,
@@ -52,6 +54,12 @@ log = logging.getLogger(__name__)
 
 #: A ring file that is still unfinished after this many seconds has lost its maker.
 _UNFINISHED_SECONDS: Final = 10.0
+#: How often it is looked whether there is more to do than to empty rings, s, unless rings are
+#: drained even more rarely or four times as often. A changed folder, the doorbell and the end of a
+#: process do not wait for that.
+_WHOLE: Final = 1.0
+#: What is coarser than the times of files in memory, ns.
+_TICK_NS: Final = 50_000_000
 #: How often a full disk is tried again, s.
 _RETRY_SECONDS: Final = 1.0
 #: Most bytes of a log to keep; only deliberate flooding makes one that large.
@@ -61,6 +69,12 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NOTED_SECONDS: Final = 5.0
 #: With every process dead, a disk that stays full this long (s) is left to ``haiprof recover``.
 _GIVE_UP_SECONDS: Final = 600.0
+
+#: What is in the folder of rings beside rings and notes; the lock goes last.
+_TIDIED: Final = (
+    *(RECORDER_LOG, DOORBELL_NAME, PACE_NAME, HANG_NAME, FINDINGS_NAME),
+    *(HAIPROF_MARK, TORCH_MARK, LOCK_NAME),
+)
 
 
 class Recorder:
@@ -106,8 +120,11 @@ class Recorder:
         #: How often the sources are read now, s.
         self._read_every = intervals
         self._somebody_ended = False
-        #: When rings are drained next, s; until then only the node is sampled.
-        self._drain_at = 0.0
+        #: When rings are emptied next, and when all else is looked at, s; until then only the node
+        #: is sampled.
+        self._drain_at = self._whole_at = 0.0
+        #: When the folder of rings was changed before the last look at it, ns; 0: look again.
+        self._changed_ns = 0
         #: The descriptors that are waited for, and what does.
         self._waited_for: list[int] = []
         self._poll = select.poll()
@@ -141,6 +158,7 @@ class Recorder:
     def _use_rings(self, folder: Folder) -> None:
         self._rings, self._ring_dir = folder, folder.reached_at()
         self._names, self._ring_files, self._notes, self._commands = [], [], [], []
+        self._changed_ns = 0
 
     def _open_run(self) -> Folder:
         # Root may observe another user's process from outside, into a folder of theirs: whoever
@@ -177,13 +195,14 @@ class Recorder:
                     hangs.turn(list(self._processes.values()), self._running_command())
                     findings.turn(list(self._processes.values()))
                     on_finding.turn()
+                    if self._hopeless():
+                        log.error("the disk stayed full; `haiprof recover` writes the rings later")
+                        return False
+                    if not self._work_left():
+                        return True
+                    self._wait_for(doorbell)
                 if self._terminations > 1:
                     return not self._anybody_left()
-                if self._hopeless():
-                    log.error("the disk stayed full; `haiprof recover` writes the rings later")
-                    return False
-                if not self._work_left():
-                    return True
                 self._sleep(doorbell, node)
         finally:
             hangs.close()
@@ -197,12 +216,17 @@ class Recorder:
                 self._look_at_lingering()
             with contextlib.suppress(OSError):
                 self._leave_command(node)
-                node.close()
+                node.close(self._marks())
 
     def _running_command(self) -> Command | None:
         if self._watched is None or self._watched.ended():
             return None
         return Command(self._watched.pid, self._watched.start_time)
+
+    def _marks(self) -> dict[str, bool]:
+        """Return what Pythons of the job have loaded, by the marks that they left."""
+        self._look_around()
+        return {"haiprof": HAIPROF_MARK in self._names, "torch": TORCH_MARK in self._names}
 
     def _leave_command(self, node: NodeRecorder) -> None:
         life, self._watched = self._watched, None
@@ -258,9 +282,17 @@ class Recorder:
 
     def _turn(self, node: NodeRecorder) -> bool:
         """Sample the node, and do the rest if it is time to; return whether it was."""
-        whole = self._paused_since is not None or time.monotonic() >= self._drain_at
+        now = time.monotonic()
+        # To wake up once more costs more than to be early by half.
+        early = now + self._drain_seconds / 2
+        whole = self._paused_since is not None or early >= self._whole_at
+        if not whole and early >= self._drain_at:
+            self._drain_at = now + self._drain_seconds
+            self._pace_stacks()
+            whole = not self._empty_rings()
         if whole:
-            self._drain_at = time.monotonic() + self._drain_seconds
+            self._drain_at = now + self._drain_seconds
+            self._whole_at = now + max(self._drain_seconds, min(_WHOLE, self._drain_seconds * 4))
             self._look_around()
         if self._paused_since is not None:
             for process in self._processes.values():
@@ -277,6 +309,21 @@ class Recorder:
             self._go_on(node)
         return whole
 
+    def _empty_rings(self) -> bool:
+        """Take what is new in the rings; False: there is more to do."""
+        try:
+            return self._as_it_was() and all(
+                [process.take() for process in self._processes.values()]
+            )
+        except (OSError, BrokenRing):  # whoever drains the ring meets it, too, and knows what to do
+            return False
+
+    def _as_it_was(self) -> bool:
+        """Say whether the folder of rings has in it what it had at the last look."""
+        with contextlib.suppress(OSError):
+            return os.fstat(self._rings.fd).st_mtime_ns == self._changed_ns
+        return False
+
     def _parts(self, node: NodeRecorder) -> list[Callable[[], None]]:
         """Return what a turn consists of: if one fails, the others are done."""
         return [
@@ -292,8 +339,13 @@ class Recorder:
 
     def _look_around(self) -> None:
         """List the folder of rings, once for all that look for something in it."""
+        if self._as_it_was():
+            return
         names = []
         with contextlib.suppress(OSError):
+            changed_ns = os.fstat(self._rings.fd).st_mtime_ns
+            # The clock of files is a coarse one: what comes within its tick would not show.
+            self._changed_ns = changed_ns if time.time_ns() - changed_ns > _TICK_NS else 0
             names = self._rings.names()
         if names == self._names:
             return
@@ -525,11 +577,8 @@ class Recorder:
         self._rings.make_pipe(DOORBELL_NAME)
         return self._rings.open_pipe(DOORBELL_NAME, os.O_RDWR)
 
-    def _sleep(self, doorbell: int, node: NodeRecorder) -> None:
-        seconds = _RETRY_SECONDS
-        if self._paused_since is None:
-            due = (node.next_due_ns - time.monotonic_ns()) / 1e9
-            seconds = max(0.001, min(self._drain_at - time.monotonic(), due))
+    def _wait_for(self, doorbell: int) -> None:
+        """Have the doorbell and the end of each process wake us."""
         lives = self._lives()
         if self._watched is not None:
             lives.append(self._watched)
@@ -539,10 +588,16 @@ class Recorder:
             self._waited_for, self._poll = fds, select.poll()
             for fd in fds:
                 self._poll.register(fd, select.POLLIN)
+
+    def _sleep(self, doorbell: int, node: NodeRecorder) -> None:
+        seconds = _RETRY_SECONDS
+        if self._paused_since is None:
+            due = (node.next_due_ns - time.monotonic_ns()) / 1e9
+            seconds = max(0.001, min(self._drain_at - time.monotonic(), due))
         woken = [fd for fd, _ in self._poll.poll(seconds * 1000)]
         self._somebody_ended |= any(fd != doorbell for fd in woken)
         if woken:
-            self._drain_at = 0.0
+            self._whole_at = 0.0
         if doorbell in woken:
             with contextlib.suppress(BlockingIOError):
                 while len(os.read(doorbell, 4096)) == 4096:
@@ -576,7 +631,7 @@ def tidy(rings: Folder, run: Folder | None) -> None:
     if run is not None:
         keep_log(rings, run)
     forget_statuses(rings)
-    for name in (RECORDER_LOG, DOORBELL_NAME, PACE_NAME, HANG_NAME, FINDINGS_NAME, LOCK_NAME):
+    for name in _TIDIED:
         rings.remove(name)
     with contextlib.suppress(OSError):
         above = private_folder(rings.path.parent)

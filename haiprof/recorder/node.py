@@ -21,7 +21,7 @@ from haiprof.common.places import PROCFS, SYSFS, Access, node_name, removed
 from haiprof.common.process_life import Life
 from haiprof.recorder import ending, machine
 from haiprof.recorder.memory_kills import Verdict
-from haiprof.recorder.process import WRITE_SECONDS, RecordedProcess
+from haiprof.recorder.process import EARLY_SECONDS, WRITE_SECONDS, RecordedProcess
 from haiprof.recorder.process_folder import gpus_of, read_process_file, whole, write_json
 from haiprof.recorder.segments import TableWriter, close_stream, live_streams
 from haiprof.recorder.tables import RowTable
@@ -124,6 +124,7 @@ class NodeRecorder:
         self._events_writer = TableWriter(self._files, schema.EVENTS)
         self._command: int | None = None
         self._ended: dict[str, Any] | None = None
+        self._loaded: dict[str, bool] | None = None
         self._gpu_users: dict[str, set[Path]] = {}
         self._gpus: dict[str, dict[str, Any]] = {}
         # Rings take the offset of the two clocks once, too; a wall clock that is set would tear
@@ -223,6 +224,7 @@ class NodeRecorder:
                 "gpus": sorted(gpus.values(), key=lambda gpu: str(gpu.get("instance"))),
                 "lost": {"records": 0},
                 "ended": self._ended,
+                "loaded": self._loaded,
             },
         )
 
@@ -371,7 +373,7 @@ class NodeRecorder:
             self._keep_changes()
             self._look_at_sources()
             self._look_at_gpus()
-        if time.monotonic() - self._written_at >= WRITE_SECONDS:
+        if time.monotonic() - self._written_at >= WRITE_SECONDS - EARLY_SECONDS:
             self.write()
 
     @property
@@ -397,13 +399,17 @@ class NodeRecorder:
         self._events_writer.push()
         self._events.renew(self._events_writer)
 
-    def close(self) -> None:
+    def close(self, loaded: dict[str, bool] | None = None) -> None:
         """Write the rest and close the files.
+
+        Args:
+            loaded: whether a Python of the job has loaded haiprof, and torch; None: not known.
 
         Raises:
             OSError: there is no room; what was written stays readable.
         """
         try:
+            self._loaded = loaded
             # The last GPUs were released after the last reading; keep the changes since then.
             self._keep_changes()
             self.write()

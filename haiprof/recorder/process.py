@@ -30,8 +30,10 @@ from haiprof.recorder.tables import RingTables, RowTable
 
 log = logging.getLogger(__name__)
 
-#: Rows wait at most this long (s) or this many before they are written.
+#: Rows wait at most this long (s) or this many before they are written; not for a wake-up of its
+#: own that is a little later.
 WRITE_SECONDS: Final = 1.0
+EARLY_SECONDS: Final = 0.1
 WRITE_ROWS: Final = 16384
 _TAKE: Final = 1 << 18
 #: Takes per turn; a job that records faster must not keep the others waiting.
@@ -259,6 +261,26 @@ class RecordedProcess:
         """Return the steps written since the last call: start, ns UTC, and duration, ns."""
         return self._advance.take_steps()
 
+    def take(self) -> bool:
+        """Take what is new, and no more than that; False: it is time to :meth:`drain`.
+
+        Raises:
+            BrokenRing: the ring cannot be read any further.
+        """
+        if (self._rows and self._write_due()) or self._dropping or self._reader.closed:
+            return False
+        taken = self._reader.take(_TAKE)
+        self._rows += taken
+        self.taken += taken
+        if taken >= _TAKE or self._rows >= WRITE_ROWS:
+            return False
+        if taken and len(self._reader.devices) > len(self._gpus):
+            return False
+        return bool(self._reader.flush_requested == self._flush_answered)
+
+    def _write_due(self) -> bool:
+        return time.monotonic() - self._written_at >= WRITE_SECONDS - EARLY_SECONDS
+
     def drain(self) -> None:
         """Take from the ring what is new, and write it when it is time.
 
@@ -288,7 +310,7 @@ class RecordedProcess:
             if all_taken:
                 break
         self._report_losses()
-        due = time.monotonic() - self._written_at >= WRITE_SECONDS
+        due = self._write_due()
         if due or ended or flush != self._flush_answered:
             self._stacks.collect(self._reader.utc_offset_ns)
         if (self._rows or len(self._events) or self._stacks.rows) and (

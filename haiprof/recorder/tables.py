@@ -33,6 +33,8 @@ _NUMBERED: Final = {
 #: With this many texts in one column, rows of our own go on in a new file without them. (A ring's
 #: go on in the same file: their dictionary begins anew there, see ``src/drain/columns.h``.)
 MOST_TEXTS: Final = 1 << 13
+#: Rows that Python looks at.
+_FEW: Final = 1024
 #: (rows, nulls, values, validity) as ``RingReader.rows`` gives them.
 RawColumn = tuple[int, int, bytes, "bytes | None"]
 #: ``RingReader.texts``
@@ -120,10 +122,7 @@ class RingTables:
         if numbered is not None:
             if values is None:
                 return _dictionary(pa.nulls(rows, pa.uint32()), numbered.array())
-            indices = _from_buffers(pa.uint32(), values)
-            newer = pa.scalar(0, pa.uint32())
-            known = pc.if_else(pc.less(indices, len(numbered)), indices, newer)
-            return _dictionary(known, numbered.array())
+            return _dictionary(_known(values, len(numbered)), numbered.array())
         known = self._texts.setdefault((table.name, column.name), Texts())
         if values is None:
             return _dictionary(pa.nulls(rows, pa.uint32()), known.array())
@@ -133,6 +132,16 @@ class RingTables:
             known.renewed = renewed
         known.extend(new)
         return _dictionary(_from_buffers(pa.uint32(), values), known.array())
+
+
+def _known(values: RawColumn, count: int) -> pa.Array:
+    """Return numbers below ``count``; those of a newer layout become 0."""
+    indices = _from_buffers(pa.uint32(), values)
+    # A call of pyarrow.compute takes longer than to look at a few.
+    if values[0] <= _FEW and max(memoryview(values[2]).cast("I")) < count:
+        return indices
+    newer, limit = pa.scalar(0, pa.uint32()), pa.scalar(count, pa.uint32())
+    return pc.if_else(pc.less(indices, limit), indices, newer)
 
 
 def _from_buffers(kind: pa.DataType, raw: RawColumn) -> pa.Array:

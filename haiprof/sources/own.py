@@ -302,7 +302,17 @@ def read_process(folder: Path) -> Process:
         ending=_ending(document, file),
         stacks=_stacks(document, file),
         steps=_whole(document, "steps", file),
+        loaded=_loaded(document, file),
     )
+
+
+def _loaded(document: dict[str, Any], file: Path) -> frozenset[str] | None:
+    loaded = document.get("loaded")
+    if loaded is None:
+        return None
+    if not isinstance(loaded, dict):
+        raise _wrong(file, "loaded", loaded, "an object")
+    return frozenset(name for name in ("haiprof", "torch") if loaded.get(name) is True)
 
 
 def _stacks(document: dict[str, Any], file: Path) -> StackSampling | None:

@@ -45,6 +45,9 @@ def test_a_script_is_enough(running: tuple[Path, subprocess.Popen[str]], tmp_pat
     (run,) = (tmp_path / "logs").iterdir()
     assert f"run {run}" in done.stderr
     assert "steps, median" in done.stderr
+    first, second, *_ = done.stderr.splitlines()
+    assert first.endswith(" for 10 s")
+    assert second.endswith(": over after 10 of 10 s; closing the files")
     assert Analyzer(run).steps().height > 20
 
 

@@ -196,6 +196,26 @@ def test_the_last_run_is_the_newest_of_a_folder_or_of_the_log_directory(logs: Pa
     assert done.stdout.startswith("logs/eval-20260314-173012-3/report.html\n")
 
 
+def test_export_and_sql_take_the_last_run_too(logs: Path, tmp_path: Path) -> None:
+    done = haiprof("export", "--last", "summary", "-o", tmp_path / "out")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"{tmp_path}/out/")
+    question = "select distinct node from spans"
+    for words in ([question], [str(logs), question]):
+        done = haiprof("sql", "--last", "--csv", *words)
+        assert (done.returncode, done.stderr, done.stdout) == (0, "", "node\nn0\n")
+
+
+def test_export_and_sql_without_a_run_name_the_newest_ones(logs: Path, tmp_path: Path) -> None:
+    for words in (["export", "-o", tmp_path / "out"], ["sql", "select 1"]):
+        done = haiprof(*words)
+        assert done.returncode == 2
+        assert "which run? give RUN, or --last for the newest" in only_line(done)
+    assert not (tmp_path / "out").exists()
+    done = haiprof("sql", logs, "select", "1")
+    assert (done.returncode, "put the question in quotes" in only_line(done)) == (2, True)
+
+
 def test_the_last_two_runs_are_of_one_name(logs: Path) -> None:
     with pytest.raises(HaiprofError, match="eval-20260314-173012-3 is the only run of its name"):
         logged.two_runs(None, None, last=True)

@@ -247,6 +247,30 @@ def test_a_command_without_torch_still_gives_host_samples(tmp_path: Path) -> Non
     assert sampled()
 
 
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("pass", "no process of the job imported torch"),
+        ("import torch", "a process of the job imported torch, but did not train"),
+    ],
+)
+def test_a_script_without_torch_is_told_apart_from_one_that_does_not_train(
+    tmp_path: Path, shm: Path, script: str, why: str
+) -> None:
+    (tmp_path / "torch.py").touch()
+    (tmp_path / "train.py").write_text(script)
+    done = haiprof("run", "train.py", cwd=tmp_path)
+    assert done.returncode == 0
+    assert f"No step was recorded: {why}" in done.stderr
+    assert not any(path.is_file() for path in shm.rglob("*"))
+
+
+def test_a_command_whose_python_lacks_haiprof_is_told_so(tmp_path: Path) -> None:
+    done = haiprof("run", sys.executable, "-S", "-c", "pass", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "No step was recorded: no Python of the job has haiprof, or none ran" in done.stderr
+
+
 def test_a_command_that_is_a_rank_itself_is_sampled_as_both(tmp_path: Path, script: Path) -> None:
     script.write_text(RECORDS + "import sys\nsys.stdin.read()\n")
     job = start_haiprof(

@@ -82,6 +82,28 @@ def test_a_job_that_never_imports_torch_is_told_so(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("loaded", "why"),
+    [
+        ({"haiprof": True, "torch": False}, "no process of the job imported torch"),
+        ({"haiprof": True, "torch": True}, "a process of the job imported torch, but did not"),
+        ({"haiprof": False, "torch": False}, "no Python of the job has haiprof, or none ran"),
+    ],
+)
+def test_what_the_pythons_of_the_job_had_loaded_says_why_nobody_trained(
+    tmp_path: Path, loaded: dict[str, bool], why: str
+) -> None:
+    run = runs.write_run(tmp_path / "r")
+    runs.write_node(run, loaded=loaded)
+    line = Analyzer(run).headline()[0]
+    assert line.startswith(f"No step was recorded: {why}")
+    assert ("doctor" in line) == (not loaded["haiprof"])
+    # Another node of which nothing is known could have trained.
+    runs.write_node(run, "n1")
+    line = Analyzer(run).headline()[0]
+    assert (why in line) == loaded["haiprof"]
+
+
 def test_a_job_that_was_watched_from_outside_has_no_step_for_that_reason(tmp_path: Path) -> None:
     run = one_rank(tmp_path / "r", [], state="closed", outside="process 7: may not be traced")
     assert Analyzer(run).headline()[0] == (

@@ -36,7 +36,7 @@ from haiprof.capture.where import set_session_finder
 from haiprof.capture.yielding import rest
 from haiprof.common import threads
 from haiprof.common.launcher import Placement, placement
-from haiprof.common.places import run_dir_for
+from haiprof.common.places import HAIPROF_MARK, TORCH_MARK, run_dir_for
 from haiprof.options import ENABLED_VARIABLE, Options, resolve
 from haiprof.recorder.run_folder import made_up_name, open_run_folder, why_not
 
@@ -175,11 +175,17 @@ class Session:
         """Record a start that takes long, too: once torch was imported some time ago."""
 
         def later(_: object) -> None:
+            self._ring.leave_mark(TORCH_MARK)
             if not self.recording:
                 self.later(time.monotonic() + _EARLY_SECONDS, _record_slow_start)
 
-        if self.options.hooks and imported("torch") is None:
+        if not self.options.hooks:
+            return
+        self._ring.leave_mark(HAIPROF_MARK)
+        if imported("torch") is None:
             self._torch = AfterImport("torch", later)
+        else:
+            self._ring.leave_mark(TORCH_MARK)
 
     def forget_start(self) -> None:
         """Cancel what :meth:`look_at_start` waits for."""

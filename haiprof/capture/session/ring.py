@@ -63,6 +63,11 @@ class JobRing:
         """Whether records of this process are being kept."""
         return self.path is not None and self.mine and _core.ring_open()
 
+    def leave_mark(self, name: str) -> None:
+        """Leave an empty file beside the rings of a run, for the recorder that is there already."""
+        with contextlib.suppress(OSError):
+            os.close(open_rings(self.dir).update(name))
+
     def open(self) -> None:
         """Make the ring, beside those of the run or, if it cannot be there, in a second place.
 

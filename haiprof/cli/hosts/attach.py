@@ -88,7 +88,7 @@ def _record(everyone: Hosts, with_job: Sequence[Host], plan: RecordingPlan) -> N
     for host in with_job:
         host.node.send(b"b")
     whole = plan.warmup + plan.seconds
-    with seconds_passing(text, whole) as bar:
+    with seconds_passing(text, whole, say) as bar:
         everyone.listen(whole + _SPARE_SECONDS, lambda host: "runs" in host.said, bar)
     if everyone.interrupted:
         say(ENDS_HERE)

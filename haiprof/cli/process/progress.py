@@ -50,10 +50,24 @@ def things_done(total: int) -> Iterator[Callable[[str], None]]:
 
 
 @contextlib.contextmanager
-def seconds_passing(text: str, seconds: float) -> Iterator[Callable[[float], None]]:
-    """Show a bar of ``seconds`` while the body runs; yield what takes how many have passed."""
+def seconds_passing(
+    text: str, seconds: float, plain: Callable[[str], None] | None = None
+) -> Iterator[Callable[[float], None]]:
+    """Show a bar of ``seconds`` while the body runs; yield what takes how many have passed.
+
+    Args:
+        text: beside the bar.
+        seconds: its length.
+        plain: where there is no terminal it takes a line at the start, and one at the end.
+    """
     if not on_terminal():
-        yield lambda _: None
+        if plain is None:
+            yield lambda _: None
+            return
+        plain(f"{text} for {seconds:g} s")
+        at = [0.0]
+        yield lambda passed: at.__setitem__(0, passed)
+        plain(f"{text}: over after {min(at[0], seconds):.0f} of {seconds:g} s; closing the files")
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
