@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
-from launched import run_ranks
+from launched import free_port, ranks, recorded, run_ranks, torchrun
 from recording import run_python, wait_recorded
 
 from haiprof.analyzer import Analyzer
@@ -220,8 +221,9 @@ def test_the_late_rank_is_named_in_every_planted_delay(shm: Path, tmp_path: Path
     """And in every other, as when a rank had no processor."""
     script = tmp_path / "train.py"
     script.write_text(LATE)
-    run = Analyzer(run_ranks(3, script, tmp_path, HAIPROF_STACK_HZ="100"))
+    folder = run_ranks(3, script, tmp_path, HAIPROF_STACK_HZ="100")
     wait_recorded(shm)
+    run = Analyzer(folder)
     found = run.collectives().filter(pl.col("op") == "all_reduce")
     assert found.height == 60
     came = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(3)]
@@ -240,11 +242,78 @@ def test_the_late_rank_is_named_in_every_planted_delay(shm: Path, tmp_path: Path
     assert worst["longest"] > 75_000_000
     line = LATE.splitlines().index("        time.sleep(0.1)") + 1
     assert worst["line"] == f"<module> ({script}:{line})"
-    watched = Job(run.folder, lambda: None)
+    watched = Job(folder, lambda: None)
     watched.look(float("inf"))
     shares = {late.rank: late.share or 0.0 for late in watched.late()}
     assert set(shares) == {0, 1, 2}
     assert 0.5 < sum(shares.values()) < 1  # 0.1 of every 0.11 s
+
+
+RESTARTED = """
+import _haiprof_boot
+_haiprof_boot.arm()
+import os, sys, time
+from pathlib import Path
+import torch
+import torch.distributed as dist
+
+torch.set_num_threads(1)
+rank, attempt = (int(os.environ[n]) for n in ("RANK", "TORCHELASTIC_RESTART_COUNT"))
+# Of each attempt: after a restart gloo now and then takes a rank's old address from the store.
+store = dist.FileStore(f"{os.getcwd()}/store-{attempt}", 2)
+dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+left = Path("left")
+with open(f"{attempt}-{rank}.txt", "w", buffering=1) as file:
+    for n in range(40 + 20 * attempt):
+        elements = 100 * attempt + n + 1
+        print("all_reduce", elements, "0", False, file=file)
+        dist.all_reduce(torch.ones(elements))
+    for n in range(3):
+        group = dist.new_group([0, 1])
+        print("all_reduce", n + 1, group.group_name, False, file=file)
+        dist.all_reduce(torch.ones(n + 1), group=group)
+        dist.destroy_process_group(group)
+    if attempt == 0 and rank == 0:
+        print("all_reduce", 7, "0", True, file=file)
+        try:
+            dist.all_reduce(torch.ones(7))
+        except RuntimeError:
+            left.touch()
+        time.sleep(600)  # torchrun ends it
+dist.destroy_process_group()
+while attempt == 0 and not left.exists():
+    time.sleep(0.05)
+sys.exit(3 if attempt == 0 else 0)
+"""
+
+
+def test_every_call_before_and_after_torchrun_starts_the_ranks_again(
+    shm: Path, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(RESTARTED)
+    words = torchrun("--nproc-per-node=2", "--max-restarts=1", f"--master-port={free_port()}")
+    done = subprocess.run(
+        [*words, script], cwd=tmp_path, env=recorded(tmp_path / "logs", run="run"),
+        capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    wait_recorded(shm)
+    run = Analyzer(tmp_path / "logs" / "run")
+    found = rows(run, 0).vstack(rows(run, 1))
+    attempts = ranks(tmp_path / "logs" / "run")
+    assert [(each["rank"], each["attempt"]) for each in attempts] == [
+        (0, 0), (0, 1), (1, 0), (1, 1),
+    ]  # fmt: skip
+    for each in attempts:
+        mine = found.filter(pl.col("pid") == each["pid"])
+        called = mine.select("op", "elements_in", "group", "failed").rows()
+        counted = (tmp_path / f"{each['attempt']}-{each['rank']}.txt").read_text().splitlines()
+        assert [" ".join(map(str, row)) for row in called] == counted
+    # Matched with their own attempt: all but the one to which only one rank came.
+    seen = run.collectives().filter(pl.col("seen") == 2).height
+    assert seen == 40 + 60 + 2 * 3
+    assert run.collectives().height == seen + 1
 
 
 def test_torch_is_as_it_was_afterwards() -> None:
