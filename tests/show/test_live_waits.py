@@ -20,7 +20,7 @@ STEP_MS = 20.0
 
 def steps(rank: int, late: dict[int, float], count: int = 200, **changes: object) -> list[Row]:
     """Make an all-reduce in each step, which is done 1 ms after the last rank has asked."""
-    last = max(late.values())
+    last = max(late.values(), default=0)
     asked, took = late.get(rank, 0.0), last + 1 - late.get(rank, 0.0)
     rows = []
     for n in range(count):
@@ -101,6 +101,17 @@ def test_what_was_long_ago_counts_no_longer(tmp_path: Path) -> None:
             row["sequence"] += 50  # type: ignore[operator]
         rows += later
     assert [late.rank for late in watched(tmp_path / "run", ranks).late()] == [2]
+
+
+def test_what_a_group_did_once_it_does_not_do_all_the_time(tmp_path: Path) -> None:
+    ranks = [steps(rank, {}) for rank in range(RANKS)]
+    for rank, rows in enumerate(ranks):
+        rows += [{**row, "group": "1"} for row in steps(rank, {1: 15.0}, 2)]
+    (late,) = watched(tmp_path / "run", ranks).late()
+    # Two of 15 ms in 4 s.
+    assert late.rank == 1
+    assert 0.0035 < (late.share or 0) < 0.008
+    assert shown(watched(tmp_path / "again", ranks)) is None
 
 
 def test_an_earlier_attempt_is_not_matched_with_a_later_one(tmp_path: Path) -> None:

@@ -192,12 +192,13 @@ def _waited(calls: pl.DataFrame) -> pl.DataFrame:
     blocked for it), ``late`` (ns, median), ``waited`` (ns: sum over the others, blocked or not).
     """
     operations = matched(calls).filter(pl.col("seen") == pl.col("ranks"))
-    span = pl.col("start").max() - pl.col("start").min()
+    # Of all groups: one that did all of it at once does not do so all the time.
+    begin, end = operations["start"].min(), operations["start"].max()
+    span = pl.lit(end, pl.Int64()) - pl.lit(begin, pl.Int64())
+    count = (pl.col("sequence").max() - pl.col("sequence").min()).clip(lower_bound=1)
     groups = operations.group_by("group").agg(
         pl.len().alias("operations"),
-        pl.when(span > 0)
-        .then((pl.col("sequence").max() - pl.col("sequence").min()) / span)
-        .alias("by_ns"),
+        pl.when(span > 0).then(count / span).alias("by_ns"),
     )
     # Blocked until the last one had asked.
     blocked = (pl.col("last") - (pl.col("blocked_until") - pl.col("waits"))).clip(
