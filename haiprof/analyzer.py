@@ -338,7 +338,6 @@ class Analyzer:
     sequences = _of_traces(TraceAnswers.sequences)
     critical_path = _of_traces(TraceAnswers.critical_path)
     what_if = _of_traces(TraceAnswers.what_if)
-    recommendations = _of_traces(TraceAnswers.recommendations)
     unknown = _of_traces(TraceAnswers.unknown)
 
     # -- of either -------------------------------------------------------------------------------
@@ -525,12 +524,38 @@ class Analyzer:
             found = finding_answers.recorded(self._ranks, self._recorded)
         return [each for each in found if rank is None or not each.ranks or rank in each.ranks]
 
+    def recommendations(self, rank: int | None = None) -> pl.DataFrame:
+        """Return what to change about the job, the largest saving for a rank first.
+
+        Columns: ``kind``, ``problem``, ``advice``, ``evidence``, ``saves_ns``, ``share`` (of the
+        recorded steps), ``step``, ``operator``, ``stack``, ``module``, ``step_saves_ns``. Of traces
+        see :meth:`haiprof.answers.deep.TraceAnswers.recommendations`; :meth:`findings` are the same
+        list. Of a recorded run without any they are its :meth:`findings`, one row for each rank
+        (``operator`` is the phase, ``stack`` the line, ``step`` the first one), and what the rules
+        for traces find of other kinds in its recorded kernels.
+
+        Args:
+            rank: of this one only.
+
+        Raises:
+            HaiprofError: there is no such rank.
+
+        Example:
+            >>> trace.recommendations(rank=0)["kind"].to_list()
+            ['launch', 'latency', 'utilization']
+        """
+        found = self._traced.recommendations(rank)
+        if self.traced or self._in_detail(rank) is not self._traced:
+            return found
+        return finding_answers.recommendations(self._ranks, self._recorded, found, rank)
+
     def ledger(self, rank: int | None = None, step: int | None = None) -> pl.DataFrame:
         """Return what each nanosecond of each rank went to: one row per cause, the longest first.
 
         Columns: ``cause``, ``culprit`` (of ``waiting``: the rank that was waited for), ``duration``
-        (ns) and ``share``. Those of a rank sum to the length of the run; those of a step to its
-        duration. See :mod:`haiprof.views.run.ledger`.
+        (ns), ``share`` and ``part`` (of ``other``: the job's own range; where it has none there, of
+        all steps together, what stacks show; null: without a name). Those of a rank sum to the
+        length of the run; those of a step to its duration. See :mod:`haiprof.views.run.ledger`.
 
         Args:
             rank: of this one only.

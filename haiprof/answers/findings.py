@@ -16,13 +16,22 @@ from haiprof.answers import collectives as collective_answers
 from haiprof.answers import ledger as ledger_answers
 from haiprof.answers.devices import devices
 from haiprof.answers.one_process import read_events, read_phase_spans
+from haiprof.answers.rank_columns import stacked
 from haiprof.answers.ranks import Ranks
 from haiprof.answers.recorded import RecordedAnswers
 from haiprof.common.frame_texts import SEPARATOR
 from haiprof.common.numbers import milliseconds
 from haiprof.findings import hardware
+from haiprof.findings.deep import as_findings, recommendation
 from haiprof.findings.finding import Finding, ordered
-from haiprof.findings.recorded import baseline_rules, end_rules, hang_rules, memory_rules, rules
+from haiprof.findings.recorded import (
+    as_recommendations,
+    baseline_rules,
+    end_rules,
+    hang_rules,
+    memory_rules,
+    rules,
+)
 from haiprof.findings.recorded import case as case_view
 from haiprof.findings.recorded.doing import doing
 from haiprof.runs import ROLE_RANK, Process
@@ -55,6 +64,32 @@ def against(
     longer = baseline_rules.slower(case(ranks, records), case(good, good_records), good.run.name)
     ended = sum(finding.ended for finding in found)
     return [*found[:ended], *longer, *found[ended:]]
+
+
+def recommendations(
+    ranks: Ranks, records: RecordedAnswers, of_kernels: pl.DataFrame, rank: int | None
+) -> pl.DataFrame:
+    """Return the findings of a recorded run with the columns of those of deep traces.
+
+    There is a row for each rank that one concerns: what costs most first.
+
+    Args:
+        ranks: of the run.
+        records: of the same.
+        of_kernels: what the rules for traces find in the kernels that were recorded; of a kind of
+            which there is a finding, that counts.
+        rank: of this one only.
+    """
+    ranks.choose(rank)
+    lived = ledger_answers.charged(ranks)
+    latest = {p.rank if p.rank is not None else p.folder: p for p, _ in lived}
+    mine = [process for process in latest.values() if rank is None or process.rank == rank]
+    rows = stacked(as_recommendations.by_process(recorded(ranks, records), mine))
+    if not rows.height:
+        return of_kernels
+    kind = pl.col("kind").replace_strict(as_findings.KINDS, default="unexplained")
+    others = of_kernels.filter(~kind.is_in(rows["kind"].unique().implode()))
+    return recommendation.ordered(pl.concat([rows, others]))
 
 
 def _recorded(ranks: Ranks, records: RecordedAnswers) -> list[Finding]:

@@ -14,6 +14,7 @@ from haiprof.answers import goodput, host_clocks
 from haiprof.answers.rank_columns import WHO
 from haiprof.answers.ranks import Ranks
 from haiprof.common import asked
+from haiprof.findings.recorded.hot import shares_between
 from haiprof.runs import ROLE_RANK, Process
 from haiprof.sources import tables
 from haiprof.views.intervals import Times
@@ -38,12 +39,14 @@ class Charged(NamedTuple):
     Attributes:
         ledger: see :class:`view.Ledger`.
         lines: see :func:`haiprof.views.run.hot_lines.hot_lines`.
+        between: see :func:`haiprof.findings.recorded.hot.shares_between`.
         slow: see :func:`haiprof.views.run.slow_steps.excess`.
         problems: what could not be read.
     """
 
     ledger: view.Ledger
     lines: pl.DataFrame
+    between: dict[str, float]
     slow: view.Numbers
     problems: list[str]
 
@@ -86,7 +89,8 @@ def _charge(
     slow, since = slow_steps.slow(own), slower.since(own)
     lines = hot_lines(placed, tree, own, slow, since, process.pid, training)
     problems = [each for read in (spans, samples, stacks, frames) for each in read.problems]
-    return Charged(own.without_timeline(), lines, slow_steps.excess(own), problems)
+    between = shares_between(lines)
+    return Charged(own.without_timeline(), lines, between, slow_steps.excess(own), problems)
 
 
 def _collectives(
@@ -152,6 +156,7 @@ def frame(ranks: Ranks, rank: int | None, step: int | None) -> pl.DataFrame:
     folders = {process.folder for process in ranks.choose(rank)}
     every = [(process, one.ledger) for process, one in charged(ranks)]
     found = [(p, own) for p, own in every if p.folder in folders]
+    between = {process.folder: one.between for process, one in charged(ranks)}
     if step is not None:
         known = {n for _, own in found for n in own.group.tolist() if own.width == 1}
         several = any(step // own.width in own.group for _, own in found if own.width > 1)
@@ -159,7 +164,7 @@ def frame(ranks: Ranks, rank: int | None, step: int | None) -> pl.DataFrame:
             raise asked.steps(f"{ranks.where}: ledger()", step, known)
         parts = [(p, _of_step(own, step)) for p, own in found]
     else:
-        parts = [(p, view.rows(own)) for p, own in found]
+        parts = [(p, view.rows(own, between[p.folder])) for p, own in found]
     rows = [pl.DataFrame(schema={**_LEADING, **view.LEDGER_SCHEMA})]
     rows += [_leading(p, p.pid, part) for p, part in parts if part.height]
     if step is None:
@@ -216,13 +221,15 @@ def of_traces(steps: pl.DataFrame, waits: pl.DataFrame, step: int | None) -> pl.
         pl.lit(None, pl.Int64()).alias("culprit"),
         pl.col("ns").alias("duration"),
         "share",
+        pl.lit(None, pl.String()).alias("part"),
     ).sort("rank", "duration", descending=[False, True], maintain_order=True)
 
 
 def _of_step(own: view.Ledger, step: int) -> pl.DataFrame:
     rows = np.flatnonzero(own.group == step // own.width)
     culprits = {rank: int(ns[rows].sum()) for rank, ns in own.culprits.items()}
-    return view.frame(own.causes[rows].sum(0), culprits)
+    parts = {name: int(ns[rows].sum()) for name, ns in own.parts.items()}
+    return view.frame(own.causes[rows].sum(0), culprits, parts)
 
 
 def _without_process(
@@ -246,5 +253,5 @@ def _without_process(
             reached = max(reached, own.end)
         by_cause[view.CODE["shutdown"]] += max(end - reached, 0)
         if by_cause.any():
-            rows.append((several[0][0], view.frame(by_cause, {})))
+            rows.append((several[0][0], view.frame(by_cause, {}, {})))
     return rows

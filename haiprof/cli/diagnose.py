@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from haiprof.analyzer import Analyzer
-    from haiprof.findings.finding import Evidence, Finding
+    from haiprof.findings.finding import Finding
 
 #: As many findings as a person acts on; --json prints all.
 _MOST: Final = 8
@@ -124,7 +124,7 @@ def _lines(opened: Analyzer, found: Sequence[Finding], good: Analyzer | None) ->
         who = f", {ranks_named(finding.ranks)}" if finding.ranks else ""
         lines.append(f"   {finding.kind}{who}{_sure(finding)}")
         for each in finding.evidence:
-            first, *rest = _figure(each).splitlines()
+            first, *rest = each.sentence().splitlines()
             lines += [f"   evidence: {first}", *(f"             {line}" for line in rest)]
         lines.append(f"   what to do: {finding.advice}")
     more = len(found) - _MOST
@@ -143,24 +143,3 @@ def _sure(finding: Finding) -> str:
     if finding.low_ns is not None and finding.high_ns is not None:
         text += f"; lost {milliseconds(finding.low_ns)} to {milliseconds(finding.high_ns)}"
     return text
-
-
-def _figure(evidence: Evidence) -> str:
-    value = _value(evidence.value, evidence.unit)
-    of = "" if evidence.reference is None else f" of {_value(evidence.reference, evidence.unit)}"
-    if "\n" in str(evidence.value):
-        return f"{evidence.metric} ({evidence.source})\n{evidence.value}"
-    if evidence.unit == "":
-        return f"{evidence.value} ({evidence.source})"
-    if evidence.source == "baseline":
-        was = _value(evidence.reference or 0, evidence.unit)
-        return f"{evidence.metric}: {value}, was {was} (baseline)"
-    return f"{evidence.metric} {value}{of} ({evidence.source})"
-
-
-def _value(value: float | str, unit: str) -> str:
-    if isinstance(value, str):
-        return value
-    if unit == "ns":
-        return milliseconds(value)
-    return percent(value) if unit == "share" else f"{value:.4g} {unit}"

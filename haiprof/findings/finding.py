@@ -49,6 +49,27 @@ class Evidence:
     reference: float | int | str | None = None
     window: tuple[int, int] | None = None
 
+    def sentence(self) -> str:
+        """Return it in words; of what has several lines, these come after the first one."""
+        value = _value(self.value, self.unit)
+        if "\n" in str(self.value):
+            return f"{self.metric} ({self.source})\n{self.value}"
+        if self.unit == "":
+            return f"{self.value} ({self.source})"
+        if self.source == "baseline":
+            was = _value(self.reference or 0, self.unit)
+            return f"{self.metric}: {value}, was {was} (baseline)"
+        of = "" if self.reference is None else f" of {_value(self.reference, self.unit)}"
+        return f"{self.metric} {value}{of} ({self.source})"
+
+
+def _value(value: float | str, unit: str) -> str:
+    if isinstance(value, str):
+        return value
+    if unit == "ns":
+        return milliseconds(value)
+    return percent(value) if unit == "share" else f"{value:.4g} {unit}"
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finding:

@@ -57,17 +57,18 @@ def ledger(analyzer: Analyzer) -> Grid:
     charged = analyzer.ledger()
     whole = int(charged["duration"].sum())
     by_cause = (
-        charged.group_by("cause", "culprit")
+        charged.group_by("cause", "culprit", "part")
         .agg(pl.col("duration").sum())
-        .sort("duration", "cause", "culprit", descending=[True, False, False], nulls_last=True)
-    )
+        .sort("duration", "cause", "culprit", "part", descending=[True, *[False] * 3],
+              nulls_last=True)
+    )  # fmt: skip
     rows = [
         (
-            cause if culprit is None else f"{cause} for rank {culprit}",
+            cause + (f": {part}" if part else "" if culprit is None else f" for rank {culprit}"),
             milliseconds(ns),
             percent(ns / whole),
         )
-        for cause, culprit, ns in by_cause.iter_rows()
+        for cause, culprit, part, ns in by_cause.iter_rows()
         if ns >= _LEAST * whole
     ]
     note = "Each nanosecond of each rank is charged to one cause; docs/diagnosis.md defines them."

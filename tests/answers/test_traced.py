@@ -14,6 +14,7 @@ import runs
 import traces
 from polars.testing import assert_frame_equal
 
+from haiprof import schema
 from haiprof.analyzer import Analyzer
 from haiprof.answers.rank_columns import WHO
 from haiprof.errors import HaiprofError
@@ -283,6 +284,28 @@ def test_a_run_of_our_own_tells_of_its_kernels_in_recorded_steps_only(tmp_path: 
 def test_a_run_of_our_own_without_kernels_claims_nothing(tmp_path: Path) -> None:
     run = Analyzer(runs.make_gpu_run(tmp_path / "r", windows=False))
     assert run.recommendations().height == 0
+
+
+def test_the_findings_of_a_run_of_our_own_are_its_recommendations(tmp_path: Path) -> None:
+    run = runs.write_run(tmp_path / "r")
+    for rank in range(2):
+        process = runs.write_process(run, rank, world_size=2)
+        loads = runs.loop(400, [("dataloader", 9.0), ("forward", 2.0)])
+        runs.write_closed(process, schema.SPANS, loads)
+    opened = Analyzer(run)
+    (finding,) = opened.findings()
+    assert finding.ranks == (0, 1)
+    rows = opened.recommendations()
+    assert rows["rank"].to_list() == [0, 1]
+    assert rows["saves_ns"].to_list() == [finding.lost_ns] * 2
+    (row,) = opened.recommendations(1).to_dicts()
+    assert (row["kind"], row["problem"], row["operator"]) == (
+        "slow_loader", finding.problem, finding.phase,
+    )  # fmt: skip
+    assert row["evidence"] == "; ".join(each.sentence() for each in finding.evidence)
+    assert "input 3.6 s of 4.8 s (ledger)" in row["evidence"]
+    with pytest.raises(HaiprofError, match="has no rank 9"):
+        opened.recommendations(9)
 
 
 def test_a_trace_of_one_operator_has_every_view(tmp_path: Path) -> None:

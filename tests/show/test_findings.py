@@ -34,6 +34,24 @@ def test_findings_and_the_ledger_are_tables(tmp_path: Path) -> None:
     assert rows["forward"] == "800 ms"
 
 
+def test_parts_of_the_time_between_the_phases_are_rows_of_the_ledger(tmp_path: Path) -> None:
+    run = runs.write_run(tmp_path / "r")
+    process = runs.write_process(run)
+    spans = runs.loop(400, [("forward", 4.0), ("optimizer", 4.0)], rest=2.5)
+    begins = [each["start"] + each["duration"] - 2_000_000 for each in spans
+              if each["category"] == "step"]  # fmt: skip
+    metrics = [
+        {**spans[0], "start": at, "duration": 1_000_000, "category": "user", "name": "metrics"}
+        for at in begins
+    ]
+    runs.write_closed(process, schema.SPANS, [*spans, *metrics])
+    analyzer = Analyzer(run)
+    rows = {cause: time for cause, time, _ in findings.ledger(analyzer).rows}
+    assert rows["other: metrics"] == "400 ms"
+    one = analyzer.ledger(step=3).filter(part="metrics")
+    assert one.select("cause", "duration").rows() == [("other", 1_000_000)]
+
+
 def test_the_reports_first_section_has_them_with_text_escaped(tmp_path: Path) -> None:
     page = report.build(Analyzer(slow_run(tmp_path / "r"))).to_html()
     at = page.index("What costs time")

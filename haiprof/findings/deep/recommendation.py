@@ -67,4 +67,9 @@ def frame(findings: Iterable[Finding]) -> pl.DataFrame:
     findings_frame = pl.DataFrame(
         {name: [getattr(each, name) for each in rows] for name in SCHEMA}, SCHEMA
     )
-    return findings_frame.sort("saves_ns", descending=True, nulls_last=True, maintain_order=True)
+    return ordered(findings_frame)
+
+
+def ordered(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return rows of :func:`frame`, also of several processes: those that save most first."""
+    return rows.sort("saves_ns", descending=True, nulls_last=True, maintain_order=True)

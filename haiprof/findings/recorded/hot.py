@@ -15,7 +15,8 @@ import polars as pl
 
 from haiprof.common.frame_texts import IMPORTLIB, PYTHON, SEPARATOR, short_file
 from haiprof.findings.finding import LEAST, SURE
-from haiprof.findings.recorded.doing import AWAY, PYTHON_CODE, TENSORS
+from haiprof.findings.recorded.doing import AWAY, PYTHON_CODE, TENSORS, doing
+from haiprof.views.run.ledger import MOST_PARTS
 
 #: A function is of the trunk if this share of all tensor operations is called from it.
 _TRUNK: Final = 0.10
@@ -197,6 +198,30 @@ def between_phases(lines: pl.DataFrame) -> pl.DataFrame:
         ),
         pl.Series("framework", frameworks, pl.String()),
     )
+
+
+def shares_between(lines: pl.DataFrame) -> dict[str, float]:
+    """Return the share of the time between the phases by what is done there, the most first.
+
+    That is ``framework (NAME)``, a function of the job that the phases do not run in, or a line.
+
+    Args:
+        lines: as :func:`haiprof.views.run.hot_lines.hot_lines` gives them.
+    """
+    mine = lines.filter(~pl.col("worker"))
+    count = int(mine.filter(pl.col("cause") == "other")["samples"].sum())
+    if count < _FEWEST:
+        return {}
+    named = (
+        pl.when(pl.col("framework").is_null())
+        .then("branch")
+        .when(pl.col("framework") != "")
+        .then(pl.format("framework ({})", "framework"))
+    )
+    rows = between_phases(doing(mine)).with_columns(named.alias("part")).drop_nulls("part")
+    sums = rows.group_by("part", maintain_order=True).agg(pl.col("samples").sum() / count)
+    large = sums.filter(pl.col("samples") >= LEAST).sort("samples", descending=True)
+    return dict(large.head(MOST_PARTS).iter_rows())
 
 
 def tensor_work(lines: pl.DataFrame, of: int) -> list[Hot]:

@@ -22,7 +22,7 @@ unmatched   in a collective of which the other ranks' side is not known
 cpu_queue   ready to run, but the CPU ran something else
 input       waiting for the DataLoader, or loading where the DataLoader has no workers
 forward     … and ``recompute``, ``backward``, ``optimizer``: the rest of these phases
-other       the rest of the steps
+other       the rest of the steps; ``part`` is the name of the job's own range that it is in
 unrecorded  the process was alive, but in none of these, or was not recorded
 =========== ====================================================================================
 
@@ -34,7 +34,7 @@ The causes of a step sum to its duration, those of a life to its length, to the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -43,7 +43,7 @@ import numpy.typing as npt
 import polars as pl
 
 from haiprof.views.intervals import Index, Times, merge
-from haiprof.views.run import goodput
+from haiprof.views.run import goodput, ranges
 from haiprof.views.run.series import usable
 
 CAUSES: Final = (
@@ -79,10 +79,11 @@ LEDGER_SCHEMA: Final = {
     "culprit": pl.Int64(),
     "duration": pl.Int64(),
     "share": pl.Float64(),
+    "part": pl.String(),
 }
 #: Columns and categories of spans that this view needs.
 COLUMNS: Final = ("start", "duration", "category", "name", "thread", "step")
-CATEGORIES: Final = (*goodput.CATEGORIES, "gc")
+CATEGORIES: Final = (*goodput.CATEGORIES, "gc", "user")
 #: The metric of a thread's time in the queue of a CPU, percent.
 CPU_WAIT: Final = "proc.cpu_wait.percent"
 
@@ -97,6 +98,8 @@ _RUNS: Final = (*WORK, "input", "compilation", "collector", "evaluation", "start
 MOST_STEPS: Final = 65_536
 #: In a job of many ranks each is the last one now and then.
 MOST_CULPRITS: Final = 16
+#: A job may have as many names of ranges as it likes.
+MOST_PARTS: Final = 16
 
 Numbers = npt.NDArray[np.int64]
 
@@ -117,6 +120,8 @@ class Ledger:
         causes: ns of shape (groups, causes); rows sum to ``duration``.
         culprits: for each of the :data:`MOST_CULPRITS` ranks that were waited for most, the ns of
             each group.
+        parts: for each of the :data:`MOST_PARTS` names of the job's own ranges that take most of
+            ``other``, the ns of each group.
         timeline: from each ``timeline[0]`` (ns UTC) on the cause is ``timeline[1]``, before the
             time in the queue was taken out.
     """
@@ -131,6 +136,7 @@ class Ledger:
     count: Numbers
     causes: Numbers
     culprits: dict[int, Numbers]
+    parts: dict[str, Numbers]
     timeline: tuple[Times, Numbers]
 
     def without_timeline(self) -> Ledger:
@@ -194,6 +200,7 @@ def ledger(
     step_start = steps["start"].to_numpy()
     step_end = step_start + steps["duration"].to_numpy()
     layers = [(cause, *_of(mine, "phase", cause)) for cause in _PHASES]
+    range_start, range_end, names, texts = ranges.between(mine, _together(layers))
     of_compiler = _of(mine, "compile", None)
     of_trace = _of(mine, "phase", "deep_trace")
     of_collector = _of(mine, "gc", None)
@@ -206,6 +213,8 @@ def ledger(
         *of_compiler,
         *of_trace,
         *of_collector,
+        range_start,
+        range_end,
         asked["start"].to_numpy(),
         asked["last"].drop_nulls().to_numpy(),
         asked["end"].drop_nulls().to_numpy(),
@@ -232,30 +241,52 @@ def ledger(
     code[_inside(low, points, *of_compiler) & (is_open | works)] = CODE["compilation"]
     timeline = low, code.copy()
     queued = _queued(low, length, code, queue)
-    return _added(begin, end, steps, row, length, code, culprit, queued, timeline, most)
+    culprit[code != CODE["waiting"]] = -1
+    in_range = _row(low, range_start, range_end)
+    named = (code == CODE["other"]) & (in_range >= 0)
+    part = np.full(len(low), -1)
+    part[named] = names[in_range[named]]
+    return _added(
+        begin, end, steps, row, length, code, (culprit, part, texts), queued, timeline, most
+    )
 
 
-def rows(charged: Ledger) -> pl.DataFrame:
-    """Return one row for each cause of a life, and of ``waiting`` for each rank: the longest first.
+def rows(charged: Ledger, shares: Mapping[str, float] | None = None) -> pl.DataFrame:
+    """Return one row for each cause of a life, the longest first.
 
+    Of ``waiting`` there is one for each rank, of ``other`` one for each part that has a name.
     Columns: ``cause``, ``culprit`` (rank that was waited for; null with other causes), ``duration``
-    (ns) and ``share`` (of the life).
+    (ns), ``share`` (of the life), ``part`` (null: without a name).
+
+    Args:
+        charged: the life.
+        shares: of ``other`` by the name of a part, for a life in which no range names any.
     """
-    return frame(charged.total, {r: int(ns.sum()) for r, ns in charged.culprits.items()})
+    parts = {name: int(ns.sum()) for name, ns in charged.parts.items()}
+    if not parts and shares:
+        other = charged.spent("other")
+        parts = {name: int(share * other) for name, share in shares.items()}
+    return frame(charged.total, {r: int(ns.sum()) for r, ns in charged.culprits.items()}, parts)
 
 
-def frame(by_cause: Numbers, by_culprit: dict[int, int]) -> pl.DataFrame:
-    """Return :func:`rows` of any time: ns by cause, and of its waiting by rank."""
-    found: list[tuple[str, int | None, int]] = []
+def frame(
+    by_cause: Numbers, by_culprit: Mapping[int, int], by_part: Mapping[str, int]
+) -> pl.DataFrame:
+    """Return :func:`rows` of any time: ns by cause, of waiting by rank, of other by part."""
+    found: list[tuple[str, int | None, str | None, int]] = []
     for cause, ns in zip(CAUSES, by_cause.tolist(), strict=True):
+        several: list[tuple[str, int | None, str | None, int]] = []
         if cause == "waiting":
-            found += [(cause, rank, part) for rank, part in by_culprit.items()]
-            ns -= sum(by_culprit.values())
-        found.append((cause, None, ns))
+            several = [(cause, rank, None, part) for rank, part in by_culprit.items()]
+        elif cause == "other":
+            several = [(cause, None, name, part) for name, part in by_part.items()]
+        found += several
+        found.append((cause, None, None, ns - sum(part for *_, part in several)))
     whole = sum(ns for *_, ns in found)
-    return pl.DataFrame(
-        [(*each, each[2] / whole) for each in found if each[2]], LEDGER_SCHEMA, orient="row"
-    ).sort("duration", descending=True, maintain_order=True)
+    table = [(cause, by, ns, ns / whole, part) for cause, by, part, ns in found if ns]
+    return pl.DataFrame(table, LEDGER_SCHEMA, orient="row").sort(
+        "duration", descending=True, maintain_order=True
+    )
 
 
 def _steps(spans: pl.DataFrame, begin: int, end: int) -> pl.DataFrame:
@@ -282,6 +313,11 @@ def _of(spans: pl.DataFrame, category: str, name: str | None) -> tuple[Times, Ti
         some = some.filter(pl.col("name") == name)
     start = some["start"].to_numpy()
     return _merged(start, start + some["duration"].to_numpy())
+
+
+def _together(layers: Sequence[tuple[str, Times, Times]]) -> tuple[Times, Times]:
+    low, high = (np.concatenate([each[side] for each in layers]) for side in (1, 2))
+    return _merged(low, high)
 
 
 def _row(low: Times, start: Times, end: Times) -> Index:
@@ -372,12 +408,13 @@ def _added(
     row: Index,
     length: Times,
     code: Numbers,
-    culprit: Index,
+    named: tuple[Index, Index, list[str]],
     queued: Times,
     timeline: tuple[Times, Numbers],
     most: int,
 ) -> Ledger:
-    """Add up pieces by step and cause."""
+    """Add up pieces by step and cause; ``named`` are who or what some of them belong to."""
+    culprit, part, texts = named
     number = steps["step"].cast(pl.Int64).fill_null(0).to_numpy()
     width = 1
     while len(number) > most * width:
@@ -387,17 +424,9 @@ def _added(
     place = np.where(row >= 0, of_step[row] if len(of_step) else -1, len(group))
     np.add.at(causes, (place, code), length - queued)
     np.add.at(causes[:, CODE["cpu_queue"]], place, queued)
-    culprits = {}
-    blamed = culprit >= 0
-    ranks, which = np.unique(culprit[blamed], return_inverse=True)
-    waits = np.zeros(len(ranks), np.int64)
-    np.add.at(waits, which, length[blamed])
-    for rank in ranks[np.argsort(-waits, kind="stable")[:MOST_CULPRITS]].tolist():
-        some = (culprit == rank) & (code == CODE["waiting"])
-        ns = np.zeros(len(group) + 1, np.int64)
-        np.add.at(ns, place[some], length[some])
-        if ns.any():
-            culprits[rank] = ns[:-1]
+    spent = length - queued
+    culprits = _by_number(culprit, place, spent, len(group), MOST_CULPRITS)
+    parts = _by_number(part, place, spent, len(group), MOST_PARTS)
     duration, count = (np.zeros(len(group), np.int64) for _ in range(2))
     np.add.at(duration, of_step, steps["duration"].to_numpy())
     np.add.at(count, of_step, 1)
@@ -405,8 +434,26 @@ def _added(
     first[of_step[::-1]] = steps["start"].to_numpy()[::-1]
     return Ledger(
         begin, end, causes.sum(0), width, group, first, duration, count, causes[:-1], culprits,
-        timeline,
+        {texts[number]: ns for number, ns in parts.items()}, timeline,
     )  # fmt: skip
+
+
+def _by_number(
+    number: Index, place: Index, ns: Times, groups: int, most: int
+) -> dict[int, Numbers]:
+    """Return the ns of each group for the numbers that take most; -1 is none."""
+    some = number >= 0
+    numbers, which = np.unique(number[some], return_inverse=True)
+    sums = np.zeros(len(numbers), np.int64)
+    np.add.at(sums, which, ns[some])
+    found = {}
+    for one in numbers[np.argsort(-sums, kind="stable")[:most]].tolist():
+        mine = number == one
+        by_group = np.zeros(groups + 1, np.int64)
+        np.add.at(by_group, place[mine], ns[mine])
+        if by_group[:-1].any():
+            found[one] = by_group[:-1]
+    return found
 
 
 def _groups(number: Numbers, width: int) -> tuple[Numbers, Index]:
@@ -424,7 +471,7 @@ def _nothing(begin: int, end: int) -> Ledger:
     none = np.zeros(0, np.int64)
     shape = np.zeros((0, len(CAUSES)), np.int64)
     return Ledger(
-        begin, end, np.zeros(len(CAUSES), np.int64), 1, none, none, none, none, shape, {},
+        begin, end, np.zeros(len(CAUSES), np.int64), 1, none, none, none, none, shape, {}, {},
         (none, none),
     )  # fmt: skip
 
@@ -445,8 +492,9 @@ def _widened(one: Ledger, width: int) -> Ledger:
     group, of = _groups(one.group, width // one.width)
     edges = np.flatnonzero(np.diff(of, prepend=-1))
     culprits = {rank: np.add.reduceat(ns, edges) for rank, ns in one.culprits.items()}
+    parts = {name: np.add.reduceat(ns, edges) for name, ns in one.parts.items()}
     return Ledger(
         one.begin, one.end, one.total, width, group, one.start[edges],
         np.add.reduceat(one.duration, edges), np.add.reduceat(one.count, edges),
-        np.add.reduceat(one.causes, edges, 0), culprits, one.timeline,
+        np.add.reduceat(one.causes, edges, 0), culprits, parts, one.timeline,
     )  # fmt: skip

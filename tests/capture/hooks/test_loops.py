@@ -68,6 +68,24 @@ def test_plain_loop_over_two_epochs(
     agree(by_hand)
 
 
+def test_gradients_zeroed_between_loss_and_backward_are_the_optimizers(
+    recorded: Any, by_hand: Any, agree: Callable[..., None]
+) -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for x, y in by_hand.batches(loader()):
+        with by_hand.phase("forward"):
+            loss = squared(model(x), y)
+        with by_hand.phase("optimizer"):
+            optimizer.zero_grad(set_to_none=False)
+        with by_hand.phase("backward"):
+            loss.backward()
+        with by_hand.phase("optimizer"):
+            optimizer.step()
+    agree(by_hand)
+    assert recorded.counts(2) == {"dataloader": 1, "forward": 2, "backward": 1, "optimizer": 2}
+
+
 def test_each_step_begins_where_the_one_before_ends(recorded: Any, by_hand: Any) -> None:
     model = network()
     train(model, torch.optim.SGD(model.parameters()), by_hand, loader())

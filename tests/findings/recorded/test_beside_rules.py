@@ -9,6 +9,8 @@ import pytest
 from recorded_cases import STEPS, TORCH, found, kinds, life, line, node, rank
 
 from haiprof.findings.recorded.case import Device
+from haiprof.findings.recorded.hot import shares_between
+from haiprof.views.run.hot_lines import LINES_SCHEMA
 
 MS = 1_000_000
 LOOP = "main (/job/train.py:7)"
@@ -118,6 +120,21 @@ def test_a_callback_of_the_job_is_named_and_not_the_framework_that_calls_it() ->
     keeps = line("other", 30, text, path=f"{FIT};{text}", **NATIVE)
     (finding,) = found(rank(life({"other": 40}), [keeps, *trained(at=FIT)]))
     assert (finding.kind, finding.line) == ("tensor_work", text)
+
+
+def test_parts_of_the_time_between_the_phases_have_names() -> None:
+    text = "Keeps.on_train_batch_end (/job/keeps.py:4)"
+    lines = [
+        line("other", 20, FIT, path=FIT, **IN_PACKAGE),
+        line("other", 10, text, path=f"{FIT};{text}", **NATIVE),
+        line("other", 9, FIT, path=FIT, **TORCH, outer="torch"),
+        line("other", 1, "rare (/job/keeps.py:9)", path=f"{FIT};rare (/job/keeps.py:9)"),
+        *trained(at=FIT),
+    ]
+    assert shares_between(pl.DataFrame(lines, LINES_SCHEMA, orient="row")) == {
+        "framework (lightning)": 0.5, "Keeps.on_train_batch_end (/job/keeps.py)": 0.25,
+    }  # fmt: skip
+    assert shares_between(pl.DataFrame(lines[1:2], LINES_SCHEMA, orient="row")) == {}
 
 
 def test_what_torch_does_where_it_calls_the_phases_is_training() -> None:

@@ -79,7 +79,52 @@ def test_waiting_is_charged_to_the_rank_that_came_last_and_the_rest_to_the_trans
     assert found.culprits.keys() == {3}
     assert (found.culprits[3] == MS).all()
     rows = views.rows(found)
-    assert rows.filter(pl.col("cause") == "waiting").row(0) == ("waiting", 3, 5 * MS, 5 / 70)
+    assert rows.filter(pl.col("cause") == "waiting").row(0) == ("waiting", 3, 5 * MS, 5 / 70, None)
+
+
+def test_ranges_between_the_phases_are_parts_of_other() -> None:
+    rows = []
+    for n in range(5):
+        at = 10 + 10 * n
+        rows += [
+            span(at, 10, "user", "whole step", n),  # has phases in it
+            span(at + 2, 1, "user", "in forward", n),
+            span(at + 9, 0.5, "user", "metrics", n),
+            span(at + 9.1, 0.2, "user", "recall", n),  # is in another one
+            span(at + 9.5, 0.25, "user", "log", n),
+        ]
+    found = charged([*loop(5), *rows], 70)
+    assert spent(found)["other"] == 5
+    assert {name: ns.tolist() for name, ns in found.parts.items()} == {
+        "metrics": [MS // 2] * 5, "log": [MS // 4] * 5,
+    }  # fmt: skip
+    other = views.rows(found, {"is not asked": 0.5}).filter(pl.col("cause") == "other")
+    assert other.select("part", "duration").rows() == [
+        ("metrics", 5 * MS // 2), ("log", 5 * MS // 4), (None, 5 * MS // 4),
+    ]  # fmt: skip
+    (wide,) = (views._widened(found, 4),)
+    assert wide.parts["metrics"].tolist() == [2 * MS, MS // 2]
+
+
+def test_a_range_has_no_more_of_other_than_the_thread_ran() -> None:
+    rows = [span(10 * n + 19, 1, "user", "metrics", n) for n in range(5)]
+    found = charged([*loop(5), *rows], 70, queue=[(10, 0), (60, 20)])
+    assert found.parts["metrics"].sum() == found.spent("other") < 5 * MS
+
+
+def test_stacks_share_out_what_no_range_names() -> None:
+    found = views.rows(charged(loop(5), 70), {"framework (lightning)": 0.75, "f (a.py)": 0.2})
+    other = found.filter(pl.col("cause") == "other").select("part", "duration")
+    assert other.rows() == [
+        ("framework (lightning)", 3_750_000), ("f (a.py)", MS), (None, 250_000),
+    ]  # fmt: skip
+    assert found["duration"].sum() == 70 * MS
+
+
+def test_gradients_zeroed_before_backward_are_the_optimizers() -> None:
+    found = charged([*loop(5), *(span(10 * n + 13, 1, "phase", "optimizer") for n in range(5))], 70)
+    assert spent(found)["optimizer"] == 10
+    assert spent(found)["forward"] == 10
 
 
 def test_blocked_in_what_nobody_else_recorded_is_unmatched() -> None:
@@ -151,6 +196,7 @@ SPAN = st.tuples(
             ("phase", "gradient_sync"), ("phase", "recompute"), ("phase", "dataloader"),
             ("phase", "eval"), ("phase", "deep_trace"), ("gc", "gc 0"), ("compile", "f"),
             ("checkpoint", "checkpoint.save"), ("checkpoint", "checkpoint.load"), ("step", "step"),
+            ("user", "metrics"), ("user", "log"),
         ]
     ),
     st.one_of(st.none(), st.integers(0, 5)),
@@ -188,5 +234,6 @@ def test_causes_sum_to_the_life_and_to_each_step(
     assert (found.total >= 0).all()
     for ns in found.culprits.values():
         assert (ns <= found.of("waiting")).all()
+    assert (sum(found.parts.values(), np.int64(0)) <= found.of("other")).all()
     rest = found.total - found.causes.sum(0)
     assert (rest >= 0).all()
