@@ -145,7 +145,7 @@ def main(words: Sequence[str] | None = None) -> None:
         rows = score_all(keep, command, wanted)
         text = score.table(rows, reasons)
         (keep / "score.md").write_text(text, "utf-8")
-    print("\n".join([*score.alarms(rows), "", text]))
+    print("\n".join([*score.alarms(rows), "", text, score.trust(rows)]))
     if given.page:
         write_page(given.page, text, marks)
 

@@ -63,6 +63,8 @@ class Row:
         place: whether the line is, where it was named and is known.
         alarm: whether something was said of a run in which nothing is wrong.
         said: the kinds that were said, those that are excused left out.
+        sure: the confidence of each of these.
+        wanted: the kinds that name the true cause.
     """
 
     label: str
@@ -76,6 +78,8 @@ class Row:
     place: bool | None = None
     alarm: bool | None = None
     said: tuple[str, ...] = ()
+    sure: tuple[float, ...] = ()
+    wanted: tuple[str, ...] = ()
     lost_ns: int | None = None
     true_ns: tuple[int, int] | None = None
 
@@ -123,15 +127,20 @@ def right_loss(found: float | None, low: float, high: float) -> bool:
 
 def judge(truth: Truth, findings: Findings) -> Row:
     """Compare what was said of one run with what is true of it."""
-    said = tuple(str(one["kind"]) for one in findings if not excused(one, truth))
-    row = Row(truth["label"], truth["kind"], truth["seed"], unusable(truth), said=said)
+    counted = [one for one in findings if not excused(one, truth)]
+    said = tuple(str(one["kind"]) for one in counted)
+    sure = tuple(float(one.get("confidence", 0.0)) for one in counted)
+    kinds = () if truth["kind"] is None else (truth["kind"], *truth["also"])
+    row = Row(
+        truth["label"], truth["kind"], truth["seed"], unusable(truth), said=said, sure=sure,
+        wanted=kinds,
+    )  # fmt: skip
     if row.usable is not None:
         return row
     if truth["kind"] is None:
         return dataclasses.replace(row, alarm=bool(said))
-    wanted = {truth["kind"], *truth["also"]}
-    ours = next((one for one in findings if one["kind"] in wanted), None)
-    row = dataclasses.replace(row, first=bool(said) and said[0] in wanted, named=ours is not None)
+    ours = next((one for one in findings if one["kind"] in kinds), None)
+    row = dataclasses.replace(row, first=bool(said) and said[0] in kinds, named=ours is not None)
     if ours is None:
         return row
     if truth["lost_high_ns"] is not None:
@@ -205,6 +214,25 @@ def by_kind(rows: Sequence[Row], not_planted: dict[str, str], kinds: Iterable[st
         mine = [r for r in rows if r.kind is not None and r.usable is None and inside(r)]
         cells = [_cell(mine, asked, interval=True) for asked in ASKED]
         text += f"| **{name}** | {len(mine)} | {' | '.join(cells)} | |\n"
+    return text
+
+
+def trust(rows: Iterable[Row]) -> str:
+    """Return how often each kind was true where it was said, in Markdown, with its confidence.
+
+    What is said besides the planted cause counts as wrong, although some of it may be true.
+    """
+    found: dict[str, list[tuple[bool, float]]] = {}
+    for row in rows:
+        if row.usable is None:
+            for kind, sure in dict(zip(row.said, row.sure, strict=True)).items():
+                found.setdefault(kind, []).append((kind in row.wanted, sure))
+    text = "| kind | right when said | mean confidence |\n|---|---|---|\n"
+    for kind, each in sorted(found.items()):
+        right = sum(true for true, _ in each)
+        low, high = wilson(right, len(each))
+        mean = sum(sure for _, sure in each) / len(each)
+        text += f"| `{kind}` | {right} of {len(each)} ({low:.0%} to {high:.0%}) | {mean:.0%} |\n"
     return text
 
 

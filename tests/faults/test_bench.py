@@ -129,6 +129,17 @@ class TestScore:
         row = score.judge(of("gil"), [])
         assert (row.first, row.named, row.lost) == (False, False, None)
 
+    def test_how_often_a_kind_is_right_when_it_is_said(self) -> None:
+        rows = [
+            score.judge(of("gil"), said("gil", "host_code")),
+            score.judge(of("gil"), said("gil")),
+            score.judge(of("host_code", also=["slow_batch"]), said("slow_batch")),
+            score.judge(of(None), said("gil")),
+        ]
+        assert "| `gil` | 2 of 3 (" in score.trust(rows)
+        assert "| `host_code` | 0 of 1 (" in score.trust(rows)
+        assert "| `slow_batch` | 1 of 1 (" in score.trust(rows)
+
     def test_another_name_of_the_same_cause_counts(self) -> None:
         assert score.judge(of("slow_link", also=["packet_loss"]), said("packet_loss")).first
 
