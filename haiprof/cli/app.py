@@ -496,13 +496,20 @@ def hang(
         typer.Option("--seconds", help="What lasts less is no hang, s.", min=1.0, metavar="S"),
     ] = 5.0,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    native: Annotated[
+        bool,
+        typer.Option(
+            "--native", help="Show C and C++ frames, too: stops the culprits for a moment."
+        ),
+    ] = False,
     nodes: _Nodes = "",
     hostfile: _Hostfile = "",
 ) -> None:
     """Say whether a job hangs, which rank is to blame, and why."""
     from haiprof.cli.hang import show_hang
 
-    raise typer.Exit(show_hang(job, seconds, _hosts(nodes, hostfile), as_json=json))
+    hosts = _hosts(nodes, hostfile)
+    raise typer.Exit(show_hang(job, seconds, hosts, as_json=json, native=native))
 
 
 @app.command()

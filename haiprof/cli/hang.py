@@ -10,23 +10,38 @@ from haiprof.cli.process.console import say, spinner
 from haiprof.common.printable import printable
 from haiprof.control.doing import Doing
 from haiprof.control.hang import Seen, by_run, look, verdict
+from haiprof.control.native_culprits import add_native, look_natively
+from haiprof.control.native_frames import missing
+from haiprof.control.stacks import Looked
 
 NOBODY: Final = 2
 NOT_ALL: Final = 3
 HANGS: Final = 4
 #: Frames of a culprit, and places of the other ranks, that are printed.
-_FRAMES: Final = 12
+_FRAMES: Final = 20
 _PLACES: Final = 5
 
 
-def show_hang(target: str | None, least_s: float, hosts: Sequence[str], *, as_json: bool) -> int:
+def show_hang(
+    target: str | None, least_s: float, hosts: Sequence[str], *, as_json: bool, native: bool = False
+) -> int:
     """Print whether a job hangs, and why.
 
+    Args:
+        target: as of :func:`haiprof.control.stacks.chosen`.
+        least_s: what lasts less is no hang, s.
+        hosts: where, if not here.
+        as_json: print JSON.
+        native: stop the culprits for a moment, to show their C and C++ frames, too.
+
     Returns:
-        The exit code: 0: it does not; 2: no such job here; 3: it does not, as far as its processes
-        could be read, and hosts have answered; 4: it hangs.
+        The exit code: 0: it does not; 2: no such job here, or no pystack; 3: it does not, as far as
+        its processes could be read, and hosts have answered; 4: it hangs.
     """
     complete = True
+    if native and not hosts and (why := missing()):
+        say(why)
+        return NOBODY
     if hosts:
         from haiprof.cli.hosts.hang import look_on
 
@@ -42,6 +57,10 @@ def show_hang(target: str | None, least_s: float, hosts: Sequence[str], *, as_js
             say(f"{target}: no Python process on {where} runs it; see haiprof ps")
         return NOBODY if complete else NOT_ALL
     jobs = {run: verdict(ranks, least_s) for run, ranks in by_run(looked).items()}
+    if native:
+        for seen in jobs.values():
+            with spinner("reading native frames"):
+                add_native(seen, _look_there if hosts else look_natively)
     if as_json:
         documents = [_document(run, seen) for run, seen in jobs.items()]
         form = {"format": "haiprof-hang", "version": "1.0", "jobs": documents}
@@ -54,6 +73,13 @@ def show_hang(target: str | None, least_s: float, hosts: Sequence[str], *, as_js
     if any(seen.hang is not None for seen in jobs.values()):
         return HANGS
     return 0 if complete and not any(seen.problems for seen in jobs.values()) else NOT_ALL
+
+
+def _look_there(culprit: Doing) -> Sequence[Looked]:
+    from haiprof.cli.hosts.stacks import look_on
+
+    pid, _ = culprit.busy_thread
+    return look_on([culprit.host], str(pid), native=True)[0]
 
 
 def _document(run: str, seen: Seen) -> dict[str, object]:
@@ -78,13 +104,14 @@ def lines(seen: Seen) -> list[str]:
         return [f"Nothing hangs: {waits}", *_places(seen.doing), *seen.problems]
     found = [hang.problem, f"  kind: {hang.kind}", f"  what to do: {hang.advice}"]
     for one in hang.culprits[:3]:
-        if one.busy_in:
+        frames = one.native or one.busy_in
+        if frames:
             where = f" on {one.host}" if one.host else ""
             which = ", its DataLoader's worker" if one.worker else ""
             found += ["", f"rank {one.rank} (pid {one.pid}{where}){which}, innermost first:"]
-            found += [f"    {frame}" for frame in one.busy_in[:_FRAMES]]
-            if len(one.busy_in) > _FRAMES:
-                found.append(f"    … {len(one.busy_in) - _FRAMES} more frames")
+            found += [f"    {frame}" for frame in frames[:_FRAMES]]
+            if len(frames) > _FRAMES:
+                found.append(f"    … {len(frames) - _FRAMES} more frames")
     others = {n: one for n, one in seen.doing.items() if n not in hang.ranks}
     return [*found, "", *_places(others), *seen.problems]
 

@@ -13,6 +13,7 @@ from typing import Final
 from haiprof.common.frame_texts import frame_text, in_package
 from haiprof.common.process_life import process_is_alive, tracer_of
 from haiprof.control.find import Found, python_below
+from haiprof.control.rests import rests
 from haiprof.control.stacks import Looked as Stacks
 from haiprof.control.stacks import Thread, look_at
 
@@ -48,6 +49,9 @@ class Doing:
         lasts: whether it was there a second before, too.
         host: where it runs; empty: here.
         leaves: whether it has ended its program, and waits for its threads and processes.
+        rests: whether it sleeps, or waits for its user, where no loop leads back to its training.
+        busy_thread: process and thread of these frames: of the worker's, else of its own.
+        native: the same frames with those of C and C++ between; empty: nobody asked for them.
     """
 
     rank: int
@@ -60,6 +64,9 @@ class Doing:
     host: str = ""
     worker: tuple[str, ...] = ()
     leaves: bool = False
+    rests: bool = False
+    busy_thread: tuple[int, int] = (0, 0)
+    native: tuple[str, ...] = ()
 
     @property
     def works(self) -> bool:
@@ -97,7 +104,8 @@ def doing_of(process: Found, rank: int, one: Stacks, *, lasts: bool) -> Doing:
     if held:
         state, does = DEBUGGED, held + ("" if line is None else f", at {line}")
     doing = Doing(rank, one.pid, state, does, line, stack_of(one), lasts)
-    return replace(doing, leaves=True) if _leaves(main) else doing
+    at = (one.pid, one.pid)
+    return replace(doing, leaves=_leaves(main), rests=rests(one.pid, main), busy_thread=at)
 
 
 def _held_by(main: Thread) -> str:
@@ -151,8 +159,10 @@ def waiting_for(doing: Doing, one: Stacks, worker: Thread | None) -> Doing:
         one: its threads.
         worker: that loads, if it waits for its DataLoader.
     """
+    process = one.pid
     if worker is not None:
-        waits = f"waits for its DataLoader, whose worker (pid {worker.thread})"
+        process = worker.thread
+        waits = f"waits for its DataLoader, whose worker (pid {process})"
     elif doing.leaves:
         others = (thread for thread in one.threads if thread.thread != one.pid)
         worker = next((thread for thread in others if _line(thread) is not None), None)
@@ -166,6 +176,7 @@ def waiting_for(doing: Doing, one: Stacks, worker: Thread | None) -> Doing:
         does=f"{waits} {does}",
         line=line,
         worker=tuple(frame_text(*frame) for frame in worker.frames),
+        busy_thread=(process, worker.thread),
     )
 
 

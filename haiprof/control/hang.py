@@ -31,6 +31,7 @@ _RENDEZVOUS: Final = (
     "next_rendezvous",
 )  # fmt: skip
 _TEARDOWN: Final = ("destroy_process_group", "_shutdown_backend", "_abort_process_group")
+_STANDS: Final = "stands_still"
 #: States in which a process can do nothing itself.
 _HELD: Final = ("stopped", "uninterruptible")
 #: Programs that wait for requests, or for their user, get no further without these.
@@ -110,7 +111,7 @@ class Looked:
             groups = {name: Group(**one) for name, one in progress["groups"].items()}
             progress = Rank(groups, [Wait(**one) for one in progress["waits"]])
         doing = {**given["doing"], "host": host}
-        doing |= {name: tuple(doing[name]) for name in ("stack", "worker")}
+        doing |= {name: tuple(doing[name]) for name in ("stack", "worker", "busy_thread", "native")}
         standing = given["standing"] and Standing(*given["standing"])
         problem = f"{host}: {given['problem']}" if given["problem"] else ""
         known = {"progress": progress, "doing": Doing(**doing), "standing": standing}
@@ -124,7 +125,7 @@ class Seen:
     Attributes:
         doing: what each rank does, by its number.
         hang: why it hangs; None: it does not, or nobody knows.
-        held: where it stands because of a debugger: the same as a sentence; else empty.
+        held: where it stands because somebody wants that: the same as a sentence; else empty.
         longest_s: for how long a rank has waited for others; None: none waits.
         problems: of processes that could not be read, a line each.
     """
@@ -225,9 +226,21 @@ def verdict(looked: Sequence[Looked], least_s: float = LEAST_S, *, known: bool =
         seen.hang = _of_waiting(found, seen.doing)
     else:
         seen.hang = _of_stacks(looked, world_size) or _of_standing(looked, least_s)
-    if seen.hang is not None and any(one.state == DEBUGGED for one in seen.hang.culprits):
-        seen.held, seen.hang = seen.hang.problem, None
+    if seen.hang is not None:
+        seen.held = _meant(seen.hang, looked, world_size)
+        seen.hang = None if seen.held else seen.hang
     return seen
+
+
+def _meant(hang: Hang, looked: Sequence[Looked], world_size: int | None) -> str:
+    """Say how a job stands because somebody wants that: who debugs it, or who wrote it."""
+    if any(one.state == DEBUGGED for one in hang.culprits):
+        return hang.problem
+    # Those on other nodes may wait for these.
+    whole = len(looked) == (world_size or 1)
+    if whole and hang.kind == _STANDS and all(one.rests for one in hang.culprits):
+        return f"{hang.problem}, in no loop of its training"
+    return ""
 
 
 def _waits(processes: Sequence[Found]) -> dict[int, tuple[dict[str, Any], Rank]]:
@@ -426,7 +439,7 @@ def _of_standing(looked: Sequence[Looked], least_s: float) -> Hang | None:
         problem += f"; {'it' if alone else f'rank {one.rank}'} {one.does}"
     kind, advice = _why_absent(culprits)
     if kind not in _HELD:
-        kind, advice = "stands_still", "look at what it does instead: haiprof stacks"
+        kind, advice = _STANDS, "look at what it does instead: haiprof stacks"
     return Hang(kind, problem, advice, ranks, (), longest.age_s, culprits)
 
 

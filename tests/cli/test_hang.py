@@ -49,7 +49,13 @@ def test_a_rank_that_never_comes_is_named_with_what_it_does(shm: Path, tmp_path:
     with hanging(tmp_path, NEVER, 3) as job:
         hang = verdict(job)
         text = haiprof("hang", job.script, "--seconds", "1").stdout
+        native = haiprof("hang", job.script, "--seconds", "1", "--native").stdout
     assert (hang["kind"], hang["ranks"], hang["waiting"]) == ("rank_never_arrived", [1], [0, 2])
+    assert hang["culprits"][0]["native"] == []
+    assert "innermost first:\n    naps (" in text
+    below = native[native.index("innermost first:") :].splitlines()[1:]
+    assert "nanosleep" in below[0]
+    assert any(line.startswith("    naps (") for line in below[1:])
     assert hang["culprits"][0]["line"].startswith("naps (")
     assert "rank 1 never came to all_reduce number" in hang["problem"].lower()
     assert text.splitlines()[0] == hang["problem"] or "never came" in text.splitlines()[0]
@@ -97,11 +103,39 @@ if __name__ == "__main__":
         assert hang["culprits"][0]["line"].startswith("Data.__getitem__ (")
         text = haiprof("hang", job.script, "--seconds", "1").stdout
         assert "its DataLoader's worker, innermost first:\n    Data.__getitem__ (" in text
+        done = haiprof("hang", job.script, "--seconds", "1", "--native", "--json")
+        (culprit,) = json.loads(done.stdout)["jobs"][0]["hang"]["culprits"]
+        assert "nanosleep" in culprit["native"][0]
+        assert any("__getitem__ (" in frame for frame in culprit["native"])
         os.kill(job.ranks[0].pid, signal.SIGSTOP)
         stopped = wait_for(
             lambda: found if (found := verdict(job))["kind"] == "stopped" else None, seconds=60
         )
     assert stopped["ranks"] == [0]
+
+
+def test_a_script_that_sleeps_after_its_training_says_where(shm: Path, tmp_path: Path) -> None:
+    program = """
+model = nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(9):
+    optimizer.zero_grad()
+    model(torch.ones(4, 8)).sum().backward()
+    optimizer.step()
+hangs()
+time.sleep(600)
+"""
+    with hanging(tmp_path, program, 1, hang_after=2) as job:
+
+        def said() -> str:
+            done = haiprof("hang", job.script, "--seconds", "1")
+            assert done.returncode == 0, done.stdout
+            return done.stdout
+
+        wait_for(lambda: ", in no loop of its training" in said(), what="its sleep")
+        assert said().startswith("Nothing hangs: The job has got no further for ")
+        assert ", at <module> (" in said()
+    assert not list((tmp_path / "logs" / tmp_path.name).glob("hang-*"))
 
 
 @pytest.mark.parametrize(

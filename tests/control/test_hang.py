@@ -93,6 +93,29 @@ def test_whom_a_debugger_holds_does_not_hang_and_neither_does_who_waits_for_it()
     assert seen.held.startswith("Rank 1 never came to all_reduce number 4")
 
 
+def test_who_sleeps_where_no_loop_leads_back_to_its_training_does_not_hang() -> None:
+    rests = replace(NAPS, rests=True)
+    seen = verdict([looked(rests)], 60)
+    assert seen.hang is None
+    assert seen.held.startswith("The job has got no further for 64 s, ")
+    assert seen.held.endswith("; it sleeps, in no loop of its training")
+    one, two = (
+        replace(looked(replace(doing, rank=rank)), rank=rank, world_size=2)
+        for rank, doing in enumerate((rests, NAPS))
+    )
+    assert verdict([one, two], 60).hang is not None
+    assert verdict([one], 60).hang is not None, "those on another node may wait for it"
+    both = [one, replace(two, doing=replace(rests, rank=1))]
+    assert verdict(both, 60).hang is None
+    # For which another one waits.
+    group = Group("0", 2, 4, "all_reduce", done=3)
+    waits = Rank({"0": group}, [Wait("0", 4, "all_reduce", age_s=64)])
+    absent = replace(one, progress=Rank({"0": replace(group, asked=3)}))
+    hang = verdict([absent, replace(two, progress=waits, longest_s=64.0)], 60).hang
+    assert hang is not None
+    assert (hang.kind, hang.ranks) == ("rank_never_arrived", (0,))
+
+
 def test_one_that_was_stopped_after_it_had_come_keeps_a_transfer_from_its_end() -> None:
     group = Group("0", 2, 4, "all_reduce", done=3)
     waits = Rank({"0": group}, [Wait("0", 4, "all_reduce", age_s=64)])

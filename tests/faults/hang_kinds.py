@@ -115,8 +115,9 @@ def _alone(what: str) -> str:
 def instead():
     begins()
     {DOES[what]}
-trains({{step}} + 5)
-instead()
+while True:
+    trains({{step}} + 5)
+    instead()
 """
 
 

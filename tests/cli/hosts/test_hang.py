@@ -13,9 +13,11 @@ from commands import haiprof
 from control_jobs import STEPS
 from emulated_hosts import Cluster, emulated
 
+from haiprof.cli.hang import _look_there
 from haiprof.common.wait_graph import Group, Rank, Wait
 from haiprof.control.doing import Doing
-from haiprof.control.hang import Looked, verdict
+from haiprof.control.hang import Hang, Looked, Seen, verdict
+from haiprof.control.native_culprits import add_native
 
 pytestmark = pytest.mark.skipif(
     sys.version_info >= (3, 14), reason="the layout of this Python is not known"
@@ -44,6 +46,17 @@ def test_a_host_that_does_not_answer_leaves_the_answer_open(cluster: Cluster) ->
     assert done.returncode == 3
     assert "n9" in done.stderr
     assert "Nothing hangs" in done.stdout
+
+
+def test_native_frames_come_from_the_host_of_the_culprit(cluster: Cluster) -> None:
+    stacks = haiprof("stacks", "train.py", "--nodes", "n2", "--json")
+    (pid,) = (each["pid"] for each in json.loads(stacks.stdout))
+    culprit = Doing(1, pid, "", "", None, ("f",), host="n2", busy_thread=(pid, pid))
+    seen = Seen(hang=Hang("rank_never_arrived", "p", "a", (1,), (0,), 6.0, (culprit,)))
+    add_native(seen, _look_there)
+    assert seen.problems == []
+    assert seen.hang is not None
+    assert len(seen.hang.culprits[0].native) > 1
 
 
 def looked(rank: int, asked: int, *waits: Wait) -> Looked:
