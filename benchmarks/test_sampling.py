@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import server_tree
 from figures import Figure, Measured, Reference, Unit, at_most, ratio_at_most
+from psutil_sampler import psutil_tick
 from reporting import Report
 
 from haiprof import _core
@@ -59,25 +59,6 @@ def job() -> Iterator[int]:
     yield process.pid
     os.killpg(process.pid, 9)
     process.wait()
-
-
-def psutil_tick(pid: int) -> Callable[[], object]:
-    """What a monitor in Python would read: node, disks, network, one process tree."""
-    root = psutil.Process(pid)
-
-    def tick() -> None:
-        psutil.cpu_times(percpu=True)
-        psutil.virtual_memory()
-        psutil.disk_io_counters(perdisk=True)
-        psutil.net_io_counters(pernic=True)
-        for process in [root, *root.children(recursive=True)]:
-            with process.oneshot():
-                process.cpu_times()
-                process.memory_info()
-                process.io_counters()
-                process.num_threads()
-
-    return tick
 
 
 def cost_on_a_server(
