@@ -64,7 +64,6 @@ def main(arguments: list[str] | None = None) -> int:
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
     recorder = Recorder(
-        options.ring_dir,
         options.run_dir,
         intervals=dict(options.interval),
         access=Access(options.procfs, options.sysfs, options.perfd, options.resctrl),

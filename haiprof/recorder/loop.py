@@ -39,15 +39,16 @@ from haiprof.common.places import (
 from haiprof.common.process_life import Life, process_is_alive
 from haiprof.common.wait_status import forget_statuses
 from haiprof.recorder.closer_look import CloserLook
-from haiprof.recorder.command import Command, commands_of, remove_note
+from haiprof.recorder.command import Command, remove_note
 from haiprof.recorder.election import Election
 from haiprof.recorder.findings import Findings
 from haiprof.recorder.hangs import Hangs
 from haiprof.recorder.memory_kills import MemoryKills
 from haiprof.recorder.node import NodeRecorder, has_been_recorded
 from haiprof.recorder.on_finding import OnFinding
-from haiprof.recorder.outside import OutsideProcess, is_note
-from haiprof.recorder.process import RecordedProcess, is_ring
+from haiprof.recorder.outside import OutsideProcess
+from haiprof.recorder.process import RecordedProcess
+from haiprof.recorder.ring_folder import RingFolder
 from haiprof.recorder.run_folder import open_run
 
 log = logging.getLogger(__name__)
@@ -58,8 +59,8 @@ _UNFINISHED_SECONDS: Final = 10.0
 #: drained even more rarely or four times as often. A changed folder, the doorbell and the end of a
 #: process do not wait for that.
 _WHOLE: Final = 1.0
-#: What is coarser than the times of files in memory, ns.
-_TICK_NS: Final = 50_000_000
+#: How much earlier than planned what is due is done where the recorder is awake anyway, s.
+_EARLY_SECONDS: Final = 0.125
 #: How often a full disk is tried again, s.
 _RETRY_SECONDS: Final = 1.0
 #: Most bytes of a log to keep; only deliberate flooding makes one that large.
@@ -82,7 +83,6 @@ class Recorder:
 
     def __init__(
         self,
-        ring_dir: Path,
         run_dir: Path,
         *,
         intervals: Mapping[str, float],
@@ -94,17 +94,11 @@ class Recorder:
     ) -> None:
         """Prepare; nothing is touched before :meth:`run`."""
         self._rings: Folder
-        #: The same as a path that cannot be redirected.
-        self._ring_dir = ring_dir
+        self._seen: RingFolder
         self._run_dir = run_dir
         self._drain_seconds = 1.0 / drain_hz
         self._intervals = intervals
         self._access = access
-        #: What was in the folder of rings at the last look: all names, and what they stand for.
-        self._names: list[str] = []
-        self._ring_files: list[Path] = []
-        self._notes: list[Path] = []
-        self._commands: list[Command] = []
         self._processes: dict[Path, RecordedProcess] = {}
         self._outside: dict[str, OutsideProcess] = {}
         #: Processes whose files are closed and which are about to end. We do not stay for them.
@@ -123,8 +117,6 @@ class Recorder:
         #: When rings are emptied next, and when all else is looked at, s; until then only the node
         #: is sampled.
         self._drain_at = self._whole_at = 0.0
-        #: When the folder of rings was changed before the last look at it, ns; 0: look again.
-        self._changed_ns = 0
         #: The descriptors that are waited for, and what does.
         self._waited_for: list[int] = []
         self._poll = select.poll()
@@ -156,9 +148,7 @@ class Recorder:
             os.close(doorbell)
 
     def _use_rings(self, folder: Folder) -> None:
-        self._rings, self._ring_dir = folder, folder.reached_at()
-        self._names, self._ring_files, self._notes, self._commands = [], [], [], []
-        self._changed_ns = 0
+        self._rings, self._seen = folder, RingFolder(folder)
 
     def _open_run(self) -> Folder:
         # Root may observe another user's process from outside, into a folder of theirs: whoever
@@ -177,7 +167,7 @@ class Recorder:
             # Each rank starts a recorder, and on a busy machine one may come when all is over: it
             # must not write that nothing was there over what the last one has closed.
             return True
-        self._look_around()
+        self._seen.look()
         self._look_at_pace()
         node = self._open_node()
         about = {"run": self._run.path.name, "run_dir": str(self._run.path), "node": node_name()}
@@ -225,8 +215,11 @@ class Recorder:
 
     def _marks(self) -> dict[str, bool]:
         """Return what Pythons of the job have loaded, by the marks that they left."""
-        self._look_around()
-        return {"haiprof": HAIPROF_MARK in self._names, "torch": TORCH_MARK in self._names}
+        self._seen.look()
+        return {
+            "haiprof": HAIPROF_MARK in self._seen.names,
+            "torch": TORCH_MARK in self._seen.names,
+        }
 
     def _leave_command(self, node: NodeRecorder) -> None:
         life, self._watched = self._watched, None
@@ -283,8 +276,8 @@ class Recorder:
     def _turn(self, node: NodeRecorder) -> bool:
         """Sample the node, and do the rest if it is time to; return whether it was."""
         now = time.monotonic()
-        # To wake up once more costs more than to be early by half.
-        early = now + self._drain_seconds / 2
+        # To wake up once more costs more than to be a little early.
+        early = now + min(self._drain_seconds / 2, _EARLY_SECONDS)
         whole = self._paused_since is not None or early >= self._whole_at
         if not whole and early >= self._drain_at:
             self._drain_at = now + self._drain_seconds
@@ -293,7 +286,7 @@ class Recorder:
         if whole:
             self._drain_at = now + self._drain_seconds
             self._whole_at = now + max(self._drain_seconds, min(_WHOLE, self._drain_seconds * 4))
-            self._look_around()
+            self._seen.look()
         if self._paused_since is not None:
             for process in self._processes.values():
                 process.refuse_flush(self._pause_error)
@@ -312,17 +305,11 @@ class Recorder:
     def _empty_rings(self) -> bool:
         """Take what is new in the rings; False: there is more to do."""
         try:
-            return self._as_it_was() and all(
+            return self._seen.unchanged() and all(
                 [process.take() for process in self._processes.values()]
             )
         except (OSError, BrokenRing):  # whoever drains the ring meets it, too, and knows what to do
             return False
-
-    def _as_it_was(self) -> bool:
-        """Say whether the folder of rings has in it what it had at the last look."""
-        with contextlib.suppress(OSError):
-            return os.fstat(self._rings.fd).st_mtime_ns == self._changed_ns
-        return False
 
     def _parts(self, node: NodeRecorder) -> list[Callable[[], None]]:
         """Return what a turn consists of: if one fails, the others are done."""
@@ -336,24 +323,6 @@ class Recorder:
             *(functools.partial(self._drain, p, node) for p in list(self._processes.values())),
             *(functools.partial(self._check_outside, name, node) for name in list(self._outside)),
         ]
-
-    def _look_around(self) -> None:
-        """List the folder of rings, once for all that look for something in it."""
-        if self._as_it_was():
-            return
-        names = []
-        with contextlib.suppress(OSError):
-            changed_ns = os.fstat(self._rings.fd).st_mtime_ns
-            # The clock of files is a coarse one: what comes within its tick would not show.
-            self._changed_ns = changed_ns if time.time_ns() - changed_ns > _TICK_NS else 0
-            names = self._rings.names()
-        if names == self._names:
-            return
-        self._names = names
-        paths = [self._ring_dir / name for name in names]
-        self._ring_files = list(filter(is_ring, paths))
-        self._notes = list(filter(is_note, paths))
-        self._commands = commands_of(names)
 
     def _keep_pace(self, node: NodeRecorder) -> None:
         self._look_at_pace()
@@ -377,7 +346,7 @@ class Recorder:
 
     def _look_at_pace(self) -> None:
         """Adopt the pace that a session has asked for since the last call."""
-        if PACE_NAME not in self._names:
+        if PACE_NAME not in self._seen.names:
             return
         try:
             about = self._rings.stat(PACE_NAME)
@@ -437,7 +406,7 @@ class Recorder:
     def _find_rings(self, node: NodeRecorder) -> None:
         failed: OSError | None = None
         found: list[RecordedProcess] = []
-        for path in self._ring_files:
+        for path in self._seen.rings:
             if path in self._processes or path in self._refused:
                 continue
             try:
@@ -465,7 +434,7 @@ class Recorder:
             raise failed
 
     def _find_notes(self, node: NodeRecorder) -> None:
-        for path in self._notes:
+        for path in self._seen.notes:
             if path.stem in self._outside or path in self._refused:
                 continue
             try:
@@ -481,7 +450,7 @@ class Recorder:
 
     def _find_command(self, node: NodeRecorder) -> None:
         """Stay for a launched command; if there are several, for one after the other."""
-        commands = list(self._commands)
+        commands = list(self._seen.commands)
         if self._watched is not None:
             watched = Command(self._watched.pid, self._watched.start_time)
             for ended in [c for c in commands if c != watched and not process_is_alive(*c)]:
@@ -498,7 +467,7 @@ class Recorder:
 
     def _as_known(self, text: str) -> str:
         """Replace paths through our descriptor by those that the user knows."""
-        return text.replace(str(self._ring_dir), str(self._rings.path))
+        return text.replace(str(self._seen.path), str(self._rings.path))
 
     def _refuse(self, path: Path, error: Exception) -> str:
         reason = self._as_known(str(error))
@@ -526,17 +495,17 @@ class Recorder:
             return True
         if self._watched is not None and not self._watched.ended():
             return True
-        return len(self._commands) > (0 if self._watched is None else 1)
+        return len(self._seen.commands) > (0 if self._watched is None else 1)
 
     def _anybody_asks(self) -> bool:
         """Return whether somebody came while we had no lock."""
-        return self._anybody_left() or bool(self._commands)
+        return self._anybody_left() or bool(self._seen.commands)
 
     def _anybody_left(self) -> bool:
         if self._processes or self._outside:
             return True
-        self._look_around()  # somebody may have come since
-        return any(path not in self._refused for path in (*self._ring_files, *self._notes))
+        self._seen.look()  # somebody may have come since
+        return any(path not in self._refused for path in (*self._seen.rings, *self._seen.notes))
 
     def _lives(self) -> list[Life]:
         return [p.life for p in self._processes.values()] + [p.life for p in self._outside.values()]

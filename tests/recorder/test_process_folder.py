@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from recording import read_table
 
+from haiprof import _core
 from haiprof.common.owned_files import Folder
+from haiprof.recorder import process as recorded
 from haiprof.recorder.process_folder import claim, gpus_of, read_process_file, whole
 
 PROCESS = {
@@ -56,3 +59,28 @@ def test_a_role_that_is_none_is_a_rank(tmp_path: Path) -> None:
     (tmp_path / "n0#0" / "process.json").write_text(json.dumps({**PROCESS, "role": ["x"]}))
     claimed = claim(Folder.at(tmp_path), PROCESS)
     assert (claimed.folder.path.name, claimed.role) == ("n0#0", "rank")
+
+
+def test_what_was_only_taken_from_a_ring_is_written_when_that_is_due(
+    shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ring = shm / "1.ring"
+    _core.open_ring(str(ring), node="n0", run="run", run_dir=str(tmp_path))
+    try:
+        monkeypatch.setattr(recorded, "WRITE_SECONDS", 1000.0)
+        process = recorded.RecordedProcess(ring, tmp_path)
+        for number in range(3):
+            _core.event("mark", f"event {number}")
+            assert process.take()
+        assert process.taken == 3
+        assert not list(process.folder.glob("events-*"))
+        monkeypatch.setattr(recorded, "WRITE_SECONDS", 0.0)
+        assert not process.take()  # it is time to write
+        process.drain()
+        written = read_table(process.folder, "events").to_pylist()
+        assert [row["text"] for row in written] == ["event 0", "event 1", "event 2"]
+        assert process.take()  # nothing waits
+    finally:
+        _core.close_ring()
+    assert not process.take()  # the goodbye is for who drains
+    process.life.close()
