@@ -958,7 +958,11 @@ def reading_is_restricted() -> bool:
     """Whether Yama keeps processes of one user from reading each other unless they allow it."""
 
 def let_read(reader: int) -> None:
-    """Let that process of this user read the memory of this one and of those that it forks."""
+    """Let that process of this user read the memory of this one and of those that it forks.
+
+    Args:
+        reader: its pid; 0: nobody any more.
+    """
 
 class PythonStacks:
     """The Python stacks of a process, read from its memory while it runs."""

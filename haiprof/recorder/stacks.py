@@ -15,7 +15,7 @@ from haiprof.recorder.tables import RowTable
 
 log = logging.getLogger(__name__)
 
-_UNKNOWN: Final = "stacks are read of CPython 3.10 to 3.13 with the GIL, and this is another Python"
+_UNKNOWN: Final = "stacks are read of CPython 3.10 to 3.14 with the GIL, and this is another Python"
 #: What is counted, see :meth:`StackSampler.counts`.
 _COUNTS: Final = ("torn", "dropped", "cut")
 _NOT_IT: Final = "its process had ended, or runs as another user"
@@ -44,6 +44,7 @@ class ProcessStacks:
         self._sampler = sampler
         self._pid: int = header["pid"]
         self._problem = ""
+        self._read = False  # whether anything was sampled
         self._before = _of_earlier(before)
         self._counts = dict.fromkeys(_COUNTS, 0)
         self._hz = self._before["hz"] if sampler is None else sampler.hz
@@ -100,10 +101,13 @@ class ProcessStacks:
             return
         self._hz = self._sampler.hz
         counts = self._sampler.counts(self._pid)
-        self._problem = counts["problem"]
         self._counts = {name: counts[name] for name in _COUNTS}
         take = self._sampler.unwatch if last else self._sampler.take
         samples, nodes = take(self._pid)
+        self._read = self._read or bool(samples)
+        # What has stopped recording lets us read no more, and that is not why stacks are missing.
+        if not last or self._problem or not self._read:
+            self._problem = counts["problem"]
         if last:
             self._sampler = None
         if utc_offset_ns is None:

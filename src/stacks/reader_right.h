@@ -9,8 +9,8 @@ namespace haiprof::stacks {
 // (ptrace_scope 1).
 bool reading_is_restricted() noexcept;
 
-// Lets that process read this one and the children that it forks. It must be this user's own all
-// the same.
+// Lets that process read this one and the children that it forks; 0: none any more. It must be this
+// user's own all the same.
 void let_read(pid_t reader) noexcept;
 
 }  // namespace haiprof::stacks

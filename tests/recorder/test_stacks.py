@@ -21,7 +21,7 @@ from haiprof.common.protocol import Refused
 from haiprof.recorder.stacks import ProcessStacks
 
 pytestmark = pytest.mark.skipif(
-    sys.version_info >= (3, 14), reason="the layout of this Python is not known"
+    sys.version_info >= (3, 15), reason="the layout of this Python is not known"
 )
 
 JOB = """
@@ -118,6 +118,51 @@ def test_why_there_are_none_is_kept(tmp_path: Path) -> None:
         assert why in stacks.described()["problem"]
         stacks.collect(0, last=True)
         assert stacks.rows == 0
+
+
+class RefusedAtTheEnd:
+    """Samples until the process lets nobody read it any more."""
+
+    hz = 10.0
+
+    def __init__(self, problems: list[str], samples: list[int]) -> None:
+        self.problems, self.samples = problems, samples
+
+    def watch(self, *about: Any) -> bool:
+        return True
+
+    def counts(self, pid: int) -> dict[str, Any]:
+        return {"torn": 0, "dropped": 0, "cut": 0, "problem": self.problems.pop(0)}
+
+    def take(self, pid: int) -> tuple[list[Any], list[Any]]:
+        sample = (1, 1, 1, pid, pid, 0, "running", None, 0)
+        return [sample] * self.samples.pop(0), [(0, None, "f", "f.py", 1, 1)]
+
+    unwatch = take
+
+
+REFUSED = "the memory of the process may not be read"
+
+
+@pytest.mark.parametrize(
+    ("problems", "samples", "problem"),
+    [
+        (["", REFUSED], [3, 1], None),
+        ([REFUSED], [3], None),
+        ([REFUSED], [0], REFUSED),
+        (["", REFUSED, REFUSED], [3, 0, 0], REFUSED),
+    ],
+)
+def test_one_that_lets_nobody_read_it_at_its_end_has_no_problem(
+    tmp_path: Path, problems: list[str], samples: list[int], problem: str | None
+) -> None:
+    (tmp_path / "ring").touch()
+    header = {"pid": 1, "start_time": 1, "python": b""}
+    sampler: Any = RefusedAtTheEnd(problems, samples)
+    stacks = ProcessStacks(sampler, tmp_path / "ring", header, Folder.at(tmp_path))
+    while problems:
+        stacks.collect(0, last=len(problems) == 1)
+    assert stacks.described()["problem"] == problem
 
 
 def test_a_burst_ends_by_itself(shm: Path, tmp_path: Path) -> None:

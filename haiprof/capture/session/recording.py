@@ -294,6 +294,7 @@ class Session:
                 instruments.report("goodbye", f"the process ends{waits}")
             _core.close_ring()
         self._ring.wait_closed(path, seconds)
+        self._ring.let_nobody_read()
 
     def in_forked_child(self) -> Session:
         """Return the session of a forked child: the same run, and later a ring of its own."""

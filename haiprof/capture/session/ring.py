@@ -52,6 +52,8 @@ class JobRing:
         self._place = place
         self._recorder_started = -math.inf
         self._pid = os.getpid()
+        self._right = threads.lock()
+        self._may_let_read = True  # under _right
 
     @property
     def mine(self) -> bool:
@@ -152,11 +154,18 @@ class JobRing:
             until = time.monotonic() + _ELECTION_SECONDS
             while (pid := recorder_pid(self.dir)) is None and time.monotonic() < until:
                 threads.sleep(0.1)
-            if pid is not None:
-                _core.let_read(pid)
+            with self._right:
+                if pid is not None and self._may_let_read:
+                    _core.let_read(pid)
 
         with contextlib.suppress(RuntimeError):  # no more threads: stacks say why there are none
             threads.Background(allow)
+
+    def let_nobody_read(self) -> None:
+        """Take back what :meth:`ensure_recorder` lets the recorder do: recording has ended."""
+        with self._right:
+            self._may_let_read = False
+            _core.let_read(0)
 
     def write_pace(self) -> None:
         """Make the recorder and its successors read and drain at the rates in the options.

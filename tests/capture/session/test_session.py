@@ -494,10 +494,12 @@ LETS_READ = """
         time.sleep(0.02)
     print(*asked, flush=True)
     sys.stdin.read()
+    haiprof.stop()
+    print(*asked)
 """
 
 
-def test_all_ranks_of_a_node_let_the_recorder_that_stays_read_them(
+def test_all_ranks_of_a_node_let_the_recorder_that_stays_read_them_until_they_stop(
     shm: Path, tmp_path: Path
 ) -> None:
     ranks = [
@@ -510,10 +512,14 @@ def test_all_ranks_of_a_node_let_the_recorder_that_stays_read_them(
     for rank in ranks:
         assert rank.stdout is not None
         allowed.append(int(rank.stdout.readline()))
-    assert allowed == [the_recorder(shm)] * 3
+    recorder = the_recorder(shm)
+    assert allowed == [recorder] * 3
     for rank in ranks:
-        rank.communicate("", timeout=60)
+        printed, _ = rank.communicate("", timeout=60)
         assert rank.returncode == 0
+        *before, last = map(int, printed.split())
+        assert set(before) == {recorder}
+        assert last == 0
     wait_recorded(shm)
 
 
@@ -525,6 +531,7 @@ def test_the_right_to_be_read_needs_no_yama_and_survives_a_fork() -> None:
         if (child := os.fork()) == 0:
             os._exit(0)
         print(_core.reading_is_restricted(), os.waitpid(child, 0)[1])
+        _core.let_read(0)
     """)
     scope = Path("/proc/sys/kernel/yama/ptrace_scope")
     restricted = scope.exists() and scope.read_text().strip() == "1"
