@@ -53,7 +53,7 @@ class JobRing:
         self._recorder_started = -math.inf
         self._pid = os.getpid()
         self._right = threads.lock()
-        self._may_let_read = True  # under _right
+        self._may_let_read, self._reader_may = True, False  # under _right
 
     @property
     def mine(self) -> bool:
@@ -157,15 +157,20 @@ class JobRing:
             with self._right:
                 if pid is not None and self._may_let_read:
                     _core.let_read(pid)
+                    self._reader_may = True
 
         with contextlib.suppress(RuntimeError):  # no more threads: stacks say why there are none
             threads.Background(allow)
 
     def let_nobody_read(self) -> None:
-        """Take back what :meth:`ensure_recorder` lets the recorder do: recording has ended."""
+        """Take back what :meth:`ensure_recorder` lets the recorder do: recording has ended.
+
+        Nothing is taken back from whom the job itself lets read it.
+        """
         with self._right:
-            self._may_let_read = False
-            _core.let_read(0)
+            if self._reader_may:
+                _core.let_read(0)
+            self._may_let_read = self._reader_may = False
 
     def write_pace(self) -> None:
         """Make the recorder and its successors read and drain at the rates in the options.
