@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Final
 
 import polars as pl
@@ -85,21 +85,24 @@ def with_purposes(ranks: Ranks) -> pl.DataFrame:
 
 
 def _purposes(ranks: Ranks) -> pl.DataFrame:
-    latest = {p.rank: p for p in ranks.run.processes if p.role == ROLE_RANK}
+    latest = {p.rank: p for p in ranks.run.processes if p.role == ROLE_RANK and p.rank is not None}
+    # None are absent: then each need not carry the others' numbers.
+    whole = max(latest, default=-1) == len(latest) - 1
+    work = functools.partial(_purposes_of, known=None if whole else frozenset(latest))
     found = []
-    for _, read in ranks.map(_purposes_of, list(latest.values())):
+    for _, read in ranks.map(work, list(latest.values())):
         ranks.note(read.problems)
         found.append(read.frame)
     return group_purposes.joined(found)
 
 
-def _purposes_of(process: Process) -> tables.Read:
-    """Return what those groups are for whose first rank a process is."""
+def _purposes_of(process: Process, known: Set[int] | None) -> tables.Read:
+    """Return what those groups are for whose first known rank a process is; None: all are known."""
     read = tables.read(process, schema.EVENTS, ("kind", "text", "attributes"), {"kind": [GROUP]})
     first = {
         name: group_purposes.said(words)
         for name, (ranks, words) in _groups(read.frame).items()
-        if ranks and min(ranks) == process.rank
+        if min((r for r in ranks if known is None or r in known), default=None) == process.rank
     }
     read.frame = pl.DataFrame(list(first.items()), group_purposes.SCHEMA, orient="row").drop_nulls()
     unsaid = [name for name, purpose in first.items() if purpose is None]

@@ -38,6 +38,22 @@ def test_each_rank_as_it_saw_them(run: Path) -> None:
     assert found.select("sequence", "waits").row(0) == (1, runs.MS)
 
 
+def test_what_a_group_is_for_is_known_without_its_first_rank(tmp_path: Path) -> None:
+    run = runs.write_run(tmp_path / "run")
+    for rank in (1, 2):
+        process = runs.write_process(run, rank, world_size=3)
+        rows = [runs.collective(n, 0.1, n + 1, group=group) for n in range(4) for group in "012"]
+        runs.write_closed(process, schema.COLLECTIVES, rows)
+        said = {"0": {"purpose": "mesh_dp"}, "1": {"purpose": "default_pg"}}
+        events = [
+            runs.event(0, "group", name, attributes={"ranks": [0, 1, 2], **words})
+            for name, words in said.items()
+        ]
+        runs.write_closed(process, schema.EVENTS, events)
+    found = Analyzer(run).collectives().select("group", "purpose").unique().rows()
+    assert dict(found) == {"0": "data", "1": None, "2": None}
+
+
 def test_a_part_of_the_run(run: Path) -> None:
     part = Analyzer(run).between(0.03, 0.1)
     assert 0 < part.collectives().height < 10
