@@ -155,8 +155,9 @@ def look_at_ranks(ranks: Sequence[Found], least_s: float) -> list[Looked]:
     if not ranks:
         return []
     those = [(process, None) for process in ranks]
+    again = time.monotonic() + _BETWEEN_S
     before, earlier_stacks = _waits(ranks), look_at(those)
-    time.sleep(_BETWEEN_S)
+    time.sleep(max(0.0, again - time.monotonic()))
     after, stacks = _waits(ranks), look_at(those)
     loads = loading(ranks, stacks)
     standing = {
