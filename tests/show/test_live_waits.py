@@ -114,6 +114,31 @@ def test_what_a_group_did_once_it_does_not_do_all_the_time(tmp_path: Path) -> No
     assert shown(watched(tmp_path / "again", ranks)) is None
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"start": (1 << 63) - 1}, {"start": -(1 << 63)}, {"start": None}, {"duration": 1 << 62},
+        {"duration": -(1 << 62)}, {"sequence": (1 << 64) - 1}, {"sequence": (1 << 63) - 1},
+        {"group_size": (1 << 32) - 1}, {"group_size": None}, {"group": None}, {"op": None},
+        {"side": None}, {"side": "neither"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_rows_of_a_damaged_file_do_no_harm(tmp_path: Path, change: dict[str, object]) -> None:
+    ranks = [steps(rank, {1: 5.0}, 4) for rank in range(RANKS)]
+    job = watched(tmp_path / "run", [[{**row, **change} for row in rows] for rows in ranks])
+    assert len(job.late()) <= RANKS
+    shown(job)
+
+
+def test_a_rank_of_a_damaged_file_does_no_harm(tmp_path: Path) -> None:
+    job = watched(tmp_path / "run", [steps(rank, {1: 5.0}, 4) for rank in range(RANKS)])
+    process = write_process(job.folder, 1 << 40, state="live", ended_ns=None)
+    write_live(process, schema.COLLECTIVES, [steps(1, {1: 5.0}, 4)])
+    job.look(float("inf"))
+    assert [late.rank for late in job.late()] == [1]
+
+
 def test_an_earlier_attempt_is_not_matched_with_a_later_one(tmp_path: Path) -> None:
     job = watched(tmp_path / "run", [steps(rank, {1: 5.0}) for rank in range(RANKS)])
     again = write_process(

@@ -22,6 +22,9 @@ from haiprof.sources.follow import NO_TEXT, Part, Wanted
 from haiprof.views.run.collectives import BY_RANK_SCHEMA, matched
 
 _COLUMNS: Final = ("start", "duration", "side", "op", "group", "group_size", "sequence")
+#: No job has more; a damaged file may.
+_MOST_RANK: Final = (1 << 32) - 1
+_TEXTS: Final = ("side", "op", "group")
 #: A recorder writes a batch a second.
 WANTED: Final = Wanted(schema.COLLECTIVES, _COLUMNS, 20)
 #: What began longer before the newest one of its rank, ns, is forgotten.
@@ -79,12 +82,14 @@ class Newest:
         messages = [n for n, op in enumerate(texts["op"]) if op in MESSAGES]
         sequence = columns["sequence"]
         chosen = (sequence > 0) & (sequence % every == 0) & (columns["group_size"] > 1)
-        chosen &= (columns["group"] != NO_TEXT) & ~np.isin(columns["op"], messages)
+        chosen &= (columns["start"] > 0) & ~np.isin(columns["op"], messages)
+        for name in _TEXTS:
+            chosen &= columns[name] != NO_TEXT
         start = columns["start"][chosen]
         if not len(start):
             return
         rows: dict[str, object] = {"start": start, "end": start + columns["duration"][chosen]}
-        for name in ("side", "op", "group"):
+        for name in _TEXTS:
             rows[name] = pl.Series(texts[name], dtype=pl.String).gather(columns[name][chosen])
         rows |= {"ranks": columns["group_size"][chosen], "sequence": sequence[chosen]}
         oldest = int(start.max()) - _KEPT_NS
@@ -114,7 +119,7 @@ def late(ranks: dict[int, tuple[str, Newest]]) -> list[Late]:
     rows = [
         newest.rows.with_columns(pl.lit(rank, pl.UInt32()).alias("rank"))
         for rank, (_, newest) in ranks.items()
-        if newest.rows.height
+        if newest.rows.height and 0 <= rank <= _MOST_RANK
     ]
     if len(rows) < 2:
         return []
