@@ -2,10 +2,11 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-SOURCES := $(shell find src haiprof -type f -not -name '*.pyc' 2>/dev/null) \
+SOURCES := $(shell find src haiprof page -type f -not -name '*.pyc' -not -path 'page/node_modules/*' \
+             -not -name page.html 2>/dev/null) page/src/page.html \
            CMakeLists.txt pyproject.toml haiprof.pth haiprof.start _haiprof_boot.py
 
-.PHONY: help demo test test-jobs test-without-data test-steady test-qemu test-peers test-pythons diagnose-bench gpu-wheel lint format fuzz bench bench-large soak sanitize clean
+.PHONY: help demo test test-jobs test-without-data test-steady test-qemu test-peers test-pythons diagnose-bench gpu-wheel page lint format fuzz bench bench-large soak sanitize clean
 help:            ## show this list
 	@sed -n 's/^\([a-z-]*\):.*##/\1:/p' $(MAKEFILE_LIST)
 
@@ -75,7 +76,11 @@ FUZZ_SECONDS ?= 300
 fuzz: $(VENV)/installed  ## five minutes each of mutated rings, traces, perfd messages, segments and runs
 	FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/pytest tests/fuzz -m 'sanitizers or not sanitizers'
 
+page: $(VENV)/dependencies  ## build the template of the report: haiprof/show/page/page.html
+	$(BIN)/python page/make.py
+
 lint: $(VENV)/linters $(VENV)/installed  ## check style and types
+	$(BIN)/python page/make.py check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
