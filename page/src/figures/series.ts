@@ -90,15 +90,17 @@ export async function series({ section, tab, page, body }: Made<Series>): Promis
   /** Which series of the chart belongs to which line. */
   let sources: { loaded: Loaded; part: "y" | "low" | "high" | "before" }[] = [];
   let chart: uPlot | undefined;
+  /** What of the axis was drawn last. */
+  let [drawn, decorated] = ["", ""];
 
   function data(): uPlot.AlignedData {
     const [low, high] = axis.view;
     const pixels = Math.max(50, Math.round(width() - LEFT - 12));
-    const drawn = sources.map(({ loaded, part }): Drawn => {
+    const thin = sources.map(({ loaded, part }): Drawn => {
       if (part === "before") return thinned(loaded.before!.x, loaded.before!.extremes, low, high, pixels);
       return thinned(loaded.x, part === "y" ? loaded.extremes : loaded[part]!, low, high, pixels);
     });
-    return joined(drawn) as uPlot.AlignedData;
+    return joined(thin) as uPlot.AlignedData;
   }
 
   const width = (): number => Math.max(200, plot.clientWidth);
@@ -108,11 +110,11 @@ export async function series({ section, tab, page, body }: Made<Series>): Promis
     chart?.destroy();
     sources = [];
     const bands: uPlot.Band[] = [];
-    const drawn: uPlot.Series[] = [{}];
+    const styles: uPlot.Series[] = [{}];
     const add = (loaded: Loaded, part: "y" | "low" | "high" | "before", style: uPlot.Series): number => {
       sources.push({ loaded, part });
-      drawn.push({ points: { show: false }, width: 1.25, ...style });
-      return drawn.length - 1;
+      styles.push({ points: { show: false }, width: 1.25, ...style });
+      return styles.length - 1;
     };
     lines.forEach((loaded, k) => {
       if (!loaded.shown) return;
@@ -125,14 +127,14 @@ export async function series({ section, tab, page, body }: Made<Series>): Promis
       const few = loaded.x.length < 60;
       const at = add(loaded, "y", { stroke, points: { show: few ? undefined : false, size: 4, fill: stroke } });
       if (section.stacked) {
-        drawn[at].fill = `${hex(stroke)}cc`;
-        drawn[at].width = 0.5;
+        styles[at].fill = `${hex(stroke)}cc`;
+        styles[at].width = 0.5;
       }
     });
     // Stacked from the top: each covers what is above the next.
     if (section.stacked) {
       sources.reverse();
-      drawn.splice(1, drawn.length - 1, ...drawn.slice(1).reverse());
+      styles.splice(1, styles.length - 1, ...styles.slice(1).reverse());
     }
     const [text, grid] = [styled("--muted"), styled("--line")];
     const font = "11px system-ui, sans-serif";
@@ -155,10 +157,11 @@ export async function series({ section, tab, page, body }: Made<Series>): Promis
           values: (_, splits) => splits.map((at) => amount(Number(at.toPrecision(10)), ownUnit(section.unit) ? section.unit : "")),
         },
       ],
-      series: drawn,
+      series: styles,
       bands,
       hooks: { draw: [decorate] },
     }, data(), plot);
+    [drawn, decorated] = ["", ""];
   }
 
   function yRange(least: number | null, most: number | null): [number, number] {
@@ -245,10 +248,19 @@ export async function series({ section, tab, page, body }: Made<Series>): Promis
         shape();
       }
       const u = chart!;
-      u.batch(() => {
-        u.setData(data(), false);
-        u.setScale("x", { min: axis.view[0], max: axis.view[1] });
-      });
+      const state = `${axis.view}|${width()}`;
+      if (state !== drawn) {
+        drawn = state;
+        u.batch(() => {
+          u.setData(data(), false);
+          u.setScale("x", { min: axis.view[0], max: axis.view[1] });
+        });
+      }
+      const above = `${axis.shared.selection}|${axis.shared.marks}`;
+      if (above !== decorated) {
+        decorated = above;
+        u.redraw(false);
+      }
       const [low, high] = axis.view;
       const seen = axis.cursor !== undefined && axis.cursor >= low && axis.cursor <= high;
       u.setCursor({ left: seen ? u.valToPos(axis.cursor!, "x") : -10, top: 0 }, false);
@@ -263,7 +275,7 @@ export async function series({ section, tab, page, body }: Made<Series>): Promis
     },
     key(event) {
       const [low, high] = axis.view;
-      if (event.key === "Enter") {
+      if (event.key === "Enter" || event.key === " ") {
         pinned(axis.cursor ?? (low + high) / 2);
         return true;
       }

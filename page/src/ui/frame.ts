@@ -4,6 +4,9 @@ import { ownUnit } from "../common/numbers.ts";
 import type { Section } from "../document.ts";
 import { bars } from "../figures/bars.ts";
 import { findings } from "../figures/findings.ts";
+import { flame } from "../figures/flame.ts";
+import { heat } from "../figures/heat.ts";
+import { lanes } from "../figures/lanes.ts";
 import { series } from "../figures/series.ts";
 import { table } from "../figures/table.ts";
 import { text } from "../figures/text.ts";
@@ -17,6 +20,9 @@ async function figureOf(section: Section, tab: string, page: Page, body: HTMLEle
     case "table": return table({ section, tab, page, body });
     case "bars": return bars({ section, tab, page, body });
     case "series": return series({ section, tab, page, body });
+    case "heat": return heat({ section, tab, page, body });
+    case "lanes": return lanes({ section, tab, page, body });
+    case "flame": return flame({ section, tab, page, body });
     default: throw new TypeError(`this page cannot show ${(section as { kind: string }).kind}`);
   }
 }
