@@ -4,6 +4,7 @@ import { fromHash, toHash, type Spot } from "./common/hash.ts";
 import { seconds } from "./common/numbers.ts";
 import type { Theme } from "./common/colours.ts";
 import type { Document, Place, Section } from "./document.ts";
+import { ranksText } from "./figures/findings.ts";
 import { Axis, Shared } from "./ui/axis.ts";
 import { eachFrame, h } from "./ui/dom.ts";
 import type { Figure, Page, Pin } from "./ui/figure.ts";
@@ -51,6 +52,11 @@ export class App implements Page {
     return this.themes.now;
   }
 
+  /** Shown beside the title. */
+  status(element: HTMLElement): void {
+    this.header.querySelector(".titles")?.append(element);
+  }
+
   /** The document is another now: what is shown stays. */
   renew(document: Document, blobs: Blobs): void {
     const position = scrollY;
@@ -59,9 +65,16 @@ export class App implements Page {
     this.search.forget();
     for (const frames of this.frames.values()) for (const frame of frames) frame.figure?.end?.();
     this.frames.clear();
+    const open = [...this.main.querySelectorAll("details")].map((fold) => [fold.querySelector("h2")?.textContent, fold.open]);
+    const focused = globalThis.document.activeElement?.closest("section")?.id;
     for (const axis of this.axes.values()) if (axis.shared.name === "run") axis.extend([0, document.duration]);
     this.drawHeader();
     this.drawTab();
+    for (const fold of this.main.querySelectorAll("details")) {
+      const was = open.find(([title]) => title === fold.querySelector("h2")?.textContent);
+      if (was) fold.open = was[1] as boolean;
+    }
+    if (focused) globalThis.document.getElementById(focused)?.querySelector<HTMLElement>('[role="application"]')?.focus({ preventScroll: true });
     scrollTo({ top: position });
   }
 
@@ -280,7 +293,7 @@ export class App implements Page {
     for (const frame of this.shown) frame.near = false;
     this.shown = shown;
     this.main.dataset.tab = tab.id;
-    this.main.replaceChildren(...this.headline(tab.id), ...grouped(shown));
+    this.main.replaceChildren(...this.headline(tab.id), ...this.noOwn(frames, shown), ...grouped(shown));
     for (const frame of shown) {
       this.watch.observe(frame.element);
       this.sizes.observe(frame.body);
@@ -291,6 +304,14 @@ export class App implements Page {
       this.panel.show();
       for (const axis of this.axes.values()) if (axis.shared.name !== "run") axis.shared.selection = undefined;
     }
+  }
+
+  /** Not every rank of many has sections of its own. */
+  private noOwn(all: Frame[], shown: Frame[]): HTMLElement[] {
+    const ofRanks = all.filter(({ section }) => section.rank !== undefined);
+    if (!ofRanks.length || shown.some(({ section }) => section.rank !== undefined)) return [];
+    const ranks = [...new Set(ofRanks.map(({ section }) => section.rank!))];
+    return [h("p.empty", {}, `This file has no more of rank ${this.place.rank}; it has of ${ranksText(ranks)}.`)];
   }
 
   private headline(tab: string): HTMLElement[] {

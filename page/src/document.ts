@@ -45,7 +45,7 @@ export interface Document extends Run {
   chosen_ranks: number[];
   tabs: Tab[];
   made_by: string;
-  live?: { every: Seconds };
+  live?: { every: Seconds; version: string };
 }
 
 export interface Tab {
@@ -186,6 +186,10 @@ export interface TableColumn {
   /** What may be chance. */
   chance?: (string | null)[];
   colour?: string;
+  /** Figures, though they are texts. */
+  number?: true;
+  /** What to sort by where the values are finished texts. */
+  order?: (number | null)[];
 }
 
 export interface Bars extends Common {

@@ -57,6 +57,8 @@ export async function flame({ section, tab, page, body }: Made<Flame>): Promise<
   const x = (value: number): number => ((value - axis.view[0]) / (axis.view[1] - axis.view[0])) * sheet.width;
   const nameOf = (i: number): string => names[tree.nameOf[i]] ?? "?";
   const placeOf = (i: number): string => places[tree.nameOf[i]] ?? "";
+  /** Beside the name, unless it is in it. */
+  const beside = (i: number): string => (nameOf(i).includes(placeOf(i)) ? "" : placeOf(i));
   /** By how much its share of the whole is another than before; −1 to 1. */
   const difference = (i: number): number => {
     const now = tree.total[i] / (tree.whole || 1);
@@ -79,7 +81,7 @@ export async function flame({ section, tab, page, body }: Made<Flame>): Promise<
       ctx.fillRect(begin, y, Math.max(0.6, end - begin - (end - begin > 3 ? 0.75 : 0)), FRAME - 1);
       if (end - begin > 26) {
         const room = end - begin - 8;
-        const place = placeOf(i);
+        const place = beside(i);
         const shown = fitted(ctx, nameOf(i), room);
         ctx.fillStyle = textOn(colour);
         ctx.fillText(shown, Math.max(0, begin) + 4, y + FRAME / 2);
@@ -120,7 +122,7 @@ export async function flame({ section, tab, page, body }: Made<Flame>): Promise<
     return found;
   }
 
-  const described = (i: number): string => `${nameOf(i)} ${placeOf(i)}, ${amount(tree.total[i], unit)}, ${amount(tree.total[i] / (tree.whole || 1), "share")}`;
+  const described = (i: number): string => `${nameOf(i)} ${beside(i)}, ${amount(tree.total[i], unit)}, ${amount(tree.total[i] / (tree.whole || 1), "share")}`;
 
   function zoom(i: number): void {
     focus = i;

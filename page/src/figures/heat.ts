@@ -80,7 +80,12 @@ export async function heat({ section, tab, page, body }: Made<Heat>): Promise<Fi
     ...(section.more ? [h("p.note", {}, section.more)] : []));
 
   const rowHeight = (): number => Math.max(1, Math.min(20, Math.floor((innerHeight * 0.62) / rows)));
-  const gutter = (): number => gutterOf(sheet.width);
+  const labels = section.rows.map((row) => row.label);
+  let [gutterWidth, gutterAt] = [0, -1];
+  const gutter = (): number => {
+    if (gutterAt !== sheet.width) [gutterWidth, gutterAt] = [gutterOf(sheet.width, labels), sheet.width];
+    return gutterWidth;
+  };
   const plotWidth = (): number => Math.max(1, sheet.width - gutter() - 8);
   const image = document.createElement("canvas");
 

@@ -87,7 +87,12 @@ export async function lanes({ section, tab, page, body }: Made<Lanes>): Promise<
     return head + top + 2;
   }
 
-  const gutter = (): number => gutterOf(sheet.width);
+  const labels = all.flatMap(({ lane }) => [`  ${lane.name}`, `  ${lane.group}`]);
+  let [gutterWidth, gutterAt] = [0, -1];
+  const gutter = (): number => {
+    if (gutterAt !== sheet.width) [gutterWidth, gutterAt] = [gutterOf(sheet.width, labels), sheet.width];
+    return gutterWidth;
+  };
   const plotWidth = (): number => Math.max(1, sheet.width - gutter() - 4);
   const x = (time: number): number => gutter() + ((time - axis.view[0]) / (axis.view[1] - axis.view[0])) * plotWidth();
 
@@ -180,7 +185,8 @@ export async function lanes({ section, tab, page, body }: Made<Lanes>): Promise<
       ctx.fillRect(begin, RULER, Math.max(1, end - begin), STEPS - 2);
       const text = end - begin > 70 ? `step ${steps.number[i]}` : String(steps.number[i]);
       const at = Math.max(begin, left) + 4;
-      if (at - labelled > 8 + ctx.measureText(text).width && end - begin > 14) {
+      const room = Math.min(end, left + wide) - at;
+      if (at - labelled > 12 && room > ctx.measureText(text).width) {
         ctx.fillStyle = styled("--muted");
         ctx.fillText(text, at, RULER + STEPS / 2 - 1);
         labelled = at + ctx.measureText(text).width;
@@ -248,6 +254,7 @@ export async function lanes({ section, tab, page, body }: Made<Lanes>): Promise<
   function pinned(item: Item): void {
     const row = all[item.lane].rows[item.row];
     focus = item;
+    page.tip(null);
     const place: Place = { tab, section: section.id, rank: section.rank, from: row.from[item.k], to: row.to[item.k] };
     page.pin({ title: nameOf(item), place, values: facts(item) });
     page.redraw(figure);

@@ -127,7 +127,7 @@ export async function series({ section, tab, page, body }: Made<Series>): Promis
       const few = loaded.x.length < 60;
       const at = add(loaded, "y", { stroke, points: { show: few ? undefined : false, size: 4, fill: stroke } });
       if (section.stacked) {
-        styles[at].fill = `${hex(stroke)}cc`;
+        styles[at].fill = stroke;
         styles[at].width = 0.5;
       }
     });

@@ -20,7 +20,7 @@ const isColumn = (values: unknown): values is Column => !Array.isArray(values);
 async function read(page: Page, column: TableColumn): Promise<Read> {
   const values: Values = isColumn(column.values) ? await page.blobs.values(column.values) : column.values;
   const before = column.before && (isColumn(column.before) ? await page.blobs.values(column.before) : column.before);
-  let numeric = isColumn(column.values);
+  let numeric = isColumn(column.values) || column.number === true;
   let most = 0;
   for (let i = 0; i < values.length; i++) {
     const value = values[i];
@@ -82,14 +82,16 @@ export async function table({ section, page, body }: Made<Table>): Promise<Figur
       if (!wanted || columns.some((read) => text(read, row).toLowerCase().includes(wanted))) order.push(row);
     }
     if (sorted >= 0) {
-      const { values, numeric } = columns[sorted];
+      const { column, numeric } = columns[sorted];
+      const values: Values = column.order ?? columns[sorted].values;
+      const counts = column.order !== undefined || (numeric && !column.number);
       const sign = ascends ? 1 : -1;
       order.sort((a, b) => {
         const [one, other] = [values[a], values[b]];
         // What is absent comes last either way.
         const [gone, away] = [one === null || one !== one, other === null || other !== other];
         if (gone || away) return Number(gone) - Number(away);
-        return sign * (numeric ? Number(one) - Number(other) : String(one).localeCompare(String(other), "en", { numeric: true }));
+        return sign * (counts ? Number(one) - Number(other) : String(one).localeCompare(String(other), "en", { numeric: true }));
       });
     }
     count.textContent = order.length === section.rows ? `${section.rows} rows` : `${order.length} of ${section.rows} rows`;

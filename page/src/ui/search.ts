@@ -13,7 +13,7 @@ interface Entry {
 
 const MOST = 80;
 
-function* ofSection(section: Section, tab: string): Iterable<[string, string, Partial<Place>]> {
+function* ofSection(section: Section): Iterable<[string, string, Partial<Place>]> {
   yield ["section", section.title, {}];
   if (section.kind === "findings") {
     for (const finding of section.items) yield ["finding", `${finding.title}: ${finding.text}`, finding.place ?? {}];
@@ -33,7 +33,7 @@ function* ofSection(section: Section, tab: string): Iterable<[string, string, Pa
     for (const name of names) yield ["in a step", name, { find: name }];
   } else if (section.kind === "flame") {
     for (let i = 0; i < section.names.length; i++) {
-      yield ["code", section.places[i] ? `${section.names[i]} (${section.places[i]})` : section.names[i], { frame: section.names[i] }];
+      yield ["code", section.places[i] && !section.names[i].includes(section.places[i]) ? `${section.names[i]} (${section.places[i]})` : section.names[i], { frame: section.names[i] }];
     }
   } else if (section.kind === "table") {
     for (const column of section.columns) {
@@ -44,15 +44,19 @@ function* ofSection(section: Section, tab: string): Iterable<[string, string, Pa
   } else if (section.kind === "bars") {
     for (let i = 0; i < section.categories.length; i++) yield ["bar", section.categories[i], section.places?.[i] ?? {}];
   }
-  void tab;
 }
 
 export function entriesOf(document: Document): Entry[] {
   const entries: Entry[] = [];
+  // The same name in the sections of several ranks is found once.
+  const known = new Set<string>();
   for (const tab of document.tabs) {
     entries.push({ text: tab.title, folded: tab.title.toLowerCase(), kind: "tab", where: "", place: { tab: tab.id } });
     for (const section of tab.sections) {
-      for (const [kind, text, place] of ofSection(section, tab.id)) {
+      for (const [kind, text, place] of ofSection(section)) {
+        const key = `${kind}\0${text}\0${tab.id}\0${section.title}`;
+        if (section.rank !== undefined && known.has(key)) continue;
+        known.add(key);
         const own: Place = { tab: tab.id, section: section.id, ...(section.rank === undefined ? {} : { rank: section.rank }), ...place };
         entries.push({ text, folded: text.toLowerCase(), kind, where: `${tab.title} › ${section.title}`, place: own });
       }

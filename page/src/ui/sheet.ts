@@ -84,8 +84,15 @@ export class Sheet {
 
 export const FONT = '11px system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif';
 
-/** Where labels end and the plot begins. */
-export const gutterOf = (width: number): number => (width < 560 ? 84 : Math.min(190, Math.round(width * 0.17)));
+/** Where labels end and the plot begins: as wide as they need, within reason. */
+export function gutterOf(width: number, labels: readonly string[]): number {
+  let longest = "";
+  for (const label of labels) if (label.length > longest.length) longest = label;
+  const ctx = measuring.getContext("2d")!;
+  ctx.font = FONT;
+  return Math.round(Math.min(width < 560 ? 92 : Math.min(240, width * 0.2), ctx.measureText(longest.slice(0, 80)).width + 24));
+}
+const measuring = document.createElement("canvas");
 
 /** The ruler at the top, with grid lines down to `bottom`. */
 export function ruler(ctx: CanvasRenderingContext2D, axis: Axis, left: number, width: number, bottom: number, label?: (at: number) => string): void {
