@@ -66,7 +66,7 @@ export function frameColour(place: string, name: string, theme: Theme): string {
   const file = place.replace(/:\d+$/, "") || name;
   const hue = 18 + (hash(file) % 190);
   const light = (theme === "light" ? 72 : 34) + (hash(name) % 10);
-  return `hsl(${hue} ${theme === "light" ? 55 : 32}% ${light}%)`;
+  return `hsl(${hue} ${theme === "light" ? 44 : 28}% ${light}%)`;
 }
 
 /** From blue (less) over none to red (more); `share` from −1 to 1. */

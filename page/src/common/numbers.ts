@@ -40,25 +40,35 @@ const UNITS: Record<string, (value: number) => string> = {
   "µs": (value) => seconds(value * 1e-6),
   ms: (value) => seconds(value * 1e-3),
   B: (value) => scaled(value, BINARY),
-  bytes: (value) => scaled(value, BINARY),
   "B/s": (value) => `${scaled(value, BINARY)}/s`,
-  "bytes/s": (value) => `${scaled(value, BINARY)}/s`,
   ratio: (value) => `${digits(value * 100)} %`,
   share: (value) => `${digits(value * 100)} %`,
   "%": (value) => `${digits(value)} %`,
 };
 
+/** Units as metrics are named with, and as people write them. */
+const WRITTEN: Record<string, string> = {
+  percent: "%", bytes: "B", seconds: "s", milliseconds: "ms", microseconds: "µs", nanoseconds: "ns", count: "",
+  celsius: "°C", watts: "W", megahertz: "MHz", mhz: "MHz",
+};
+export function unitName(unit: string): string {
+  if (Object.hasOwn(WRITTEN, unit)) return WRITTEN[unit];
+  const each = /^(?:(\w+)_)?per_s$/.exec(unit);
+  return each ? `${each[1] ? unitName(each[1]) : ""}/s` : unit;
+}
+
 /** Whether its amounts are scaled with their unit; else the unit is said once for all. */
-export const ownUnit = (unit: string): boolean => Object.hasOwn(UNITS, unit);
+export const ownUnit = (unit: string): boolean => Object.hasOwn(UNITS, unitName(unit));
 
 /** With its unit. */
-export function amount(value: number | null | undefined, unit = ""): string {
+export function amount(value: number | null | undefined, of = ""): string {
+  const unit = unitName(of);
   if (value === null || value === undefined || value !== value) return "–";
   if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
   const own = ownUnit(unit) ? UNITS[unit] : undefined;
   if (own) return own(value).replace("-", "−");
   const large = Math.abs(value) >= 1e5 ? scaled(value, THOUSANDS) : digits(value);
-  return (unit ? `${large} ${unit}` : large).replace("-", "−");
+  return (unit ? `${large}${unit.startsWith("/") ? "" : " "}${unit}` : large).replace("-", "−");
 }
 
 /** A change as people say it: +12 %. */
@@ -79,6 +89,14 @@ export function ticks(low: number, high: number, most: number): number[] {
   const found: number[] = [];
   for (let k = first; k * step <= high && found.length <= most + 2; k++) found.push(k * step);
   return found;
+}
+
+/** Ticks of amounts: of bytes at multiples of KiB, MiB, … */
+export function unitTicks(low: number, high: number, most: number, unit: string): number[] {
+  if (!/^B(\/s)?$/.test(unitName(unit))) return ticks(low, high, most);
+  const size = Math.max(Math.abs(low), Math.abs(high));
+  const scale = size >= 1024 ? 1024 ** Math.floor(Math.log2(size) / 10) : 1;
+  return ticks(low / scale, high / scale, most).map((tick) => tick * scale);
 }
 
 /** The label of a tick, as precise as the ticks are apart. */

@@ -1,5 +1,5 @@
 // Which code: stacks as a flame graph, the callers at the top.
-import { differenceColour, frameColour, textOn } from "../common/colours.ts";
+import { differenceColour, frameColour, meaning, textOn } from "../common/colours.ts";
 import { amount, change } from "../common/numbers.ts";
 import { Tree } from "../common/tree.ts";
 import type { Flame } from "../document.ts";
@@ -75,7 +75,7 @@ export async function flame({ section, tab, page, body }: Made<Flame>): Promise<
       if (y + FRAME < 0 || y > sheet.height) return;
       const begin = Math.max(-2, x(tree.begin[i]));
       const end = Math.min(sheet.width + 2, x(tree.begin[i] + tree.total[i]));
-      const colour = tree.before ? differenceColour(difference(i), theme) : frameColour(placeOf(i), nameOf(i), theme);
+      const colour = tree.before ? differenceColour(difference(i), theme) : (tree.depth[i] === 0 && meaning(nameOf(i))) || frameColour(placeOf(i), nameOf(i), theme);
       ctx.globalAlpha = named && !named[tree.nameOf[i]] ? 0.28 : 1;
       ctx.fillStyle = colour;
       ctx.fillRect(begin, y, Math.max(0.6, end - begin - (end - begin > 3 ? 0.75 : 0)), FRAME - 1);

@@ -2,7 +2,7 @@
 import { lineColour, meaning, nameColour, textOn } from "../common/colours.ts";
 import { rowsOf, type Row } from "../common/levels.ts";
 import { amount, seconds } from "../common/numbers.ts";
-import { firstNotBelow, ofIntervals } from "../common/statistics.ts";
+import { firstNotBelow, ofIntervals, quantile } from "../common/statistics.ts";
 import type { Lane, Lanes, Place } from "../document.ts";
 import { h, styled } from "../ui/dom.ts";
 import type { Figure, Made, StatisticsRow } from "../ui/figure.ts";
@@ -10,6 +10,7 @@ import { axisKey, handle } from "../ui/hands.ts";
 import { fitted, gutterOf, overlay, ruler, RULER, Sheet } from "../ui/sheet.ts";
 
 const [ITEM, GAP, HEAD, STEPS] = [17, 5, 22, 16];
+const STEPS_LISTED = 1000;
 
 interface Loaded {
   lane: Lane;
@@ -64,7 +65,47 @@ export async function lanes({ section, tab, page, body }: Made<Lanes>): Promise<
   });
   const count = h("span.muted", { role: "status" });
   const sheet = new Sheet(`${section.title}: ${all.map(({ lane }) => `${lane.group} ${lane.name}`).join(", ")}`.slice(0, 300), "lanes", () => page.redraw(figure));
-  body.append(h("div.figuretools", {}, finder, count), sheet.element);
+  const stepChoice = h<HTMLSelectElement>("select", { "aria-label": "Step", onchange: () => showStep(Number(stepChoice.value)) });
+  const turn = (by: number, text: string, label: string): HTMLElement =>
+    h("button.tool", { type: "button", "aria-label": label, title: label, onclick: () => turnStep(by) }, text);
+  if (steps) {
+    stepChoice.append(h("option", { value: -1 }, "all"), ...Array.from(steps.number.slice(0, STEPS_LISTED), (number, i) =>
+      h("option", { value: i }, `step ${number} (${seconds(steps.to[i] - steps.from[i])})`)));
+  }
+  body.append(h("div.figuretools", {}, ...(steps ? [turn(-1, "‹", "Step before (,)"), stepChoice, turn(1, "›", "Next step (.)")] : []), finder, count), sheet.element);
+
+  function showStep(i: number): void {
+    if (!steps || i < 0 || i >= steps.from.length) {
+      axis.all();
+      return;
+    }
+    const room = 0.04 * (steps.to[i] - steps.from[i]);
+    axis.show(steps.from[i] - room, steps.to[i] + room);
+    page.place.step = steps.number[i];
+    page.say(`step ${steps.number[i]}, ${seconds(steps.to[i] - steps.from[i])}`);
+  }
+
+  /** The step in the middle of what is visible; −1 if there is none, or far too much to see one. */
+  function shownStep(): number {
+    if (!steps || !steps.from.length) return -1;
+    const [low, high] = axis.view;
+    const i = Math.min(steps.from.length - 1, firstNotBelow(steps.to, (low + high) / 2));
+    return high - low > 4 * (steps.to[i] - steps.from[i]) || steps.from[i] > high ? -1 : i;
+  }
+
+  function turnStep(by: number): void {
+    if (!steps) return;
+    const now = shownStep();
+    const from = now >= 0 ? now + by : by > 0 ? firstNotBelow(steps.from, axis.view[0]) : firstNotBelow(steps.to, axis.view[1]) - 1;
+    showStep(Math.max(0, Math.min(steps.from.length - 1, from)));
+  }
+
+  /** One that takes as long as most: what is shown of a run before anybody asks for more. */
+  function typicalStep(): number {
+    if (!steps?.from.length) return -1;
+    const lengths = steps.to.map((to, i) => to - steps.from[i]);
+    return lengths.indexOf(quantile(lengths, 0.5));
+  }
 
   function coloured(): void {
     for (const loaded of all) {
@@ -342,12 +383,14 @@ export async function lanes({ section, tab, page, body }: Made<Lanes>): Promise<
     draw() {
       sheet.fit(placed());
       sheet.draw(`${axis.view}|${version}`, below, above);
+      if (globalThis.document.activeElement !== stepChoice) stepChoice.value = String(shownStep());
     },
     themed: coloured,
     key(event) {
       if (move(event.key)) return true;
       if (event.key === "n" && searched) next(1);
       else if (event.key === "p" && searched) next(-1);
+      else if (event.key === "." || event.key === ",") turnStep(event.key === "." ? 1 : -1);
       else if ((event.key === "Enter" || event.key === " ") && (focus || hovered)) pinned((focus ?? hovered)!);
       else return axisKey(axis, event.key);
       return true;
@@ -366,7 +409,7 @@ export async function lanes({ section, tab, page, body }: Made<Lanes>): Promise<
       if (place.step !== undefined && steps) {
         const i = steps.number.indexOf(place.step);
         if (i < 0) page.say(`step ${place.step} is not recorded here`);
-        else axis.show(steps.from[i] - 0.04 * (steps.to[i] - steps.from[i]), steps.to[i] + 0.04 * (steps.to[i] - steps.from[i]));
+        else showStep(i);
       } else if (searched && place.from === undefined) {
         focus = undefined;
         next(1);
@@ -414,5 +457,14 @@ export async function lanes({ section, tab, page, body }: Made<Lanes>): Promise<
     },
   });
   coloured();
+  const { place } = page;
+  const untouched = axis.view[0] === axis.full[0] && axis.view[1] === axis.full[1];
+  if (untouched && section.axis === "run" && place.step === undefined && place.from === undefined) {
+    const typical = typicalStep();
+    if (typical >= 0) {
+      showStep(typical);
+      delete place.step;
+    }
+  }
   return figure;
 }

@@ -2,7 +2,7 @@
 import uPlot from "uplot";
 import { lineColour, meaning } from "../common/colours.ts";
 import { Extremes, joined, thinned, type Drawn } from "../common/levels.ts";
-import { amount, ownUnit, tickLabel, ticks } from "../common/numbers.ts";
+import { amount, ownUnit, tickLabel, ticks, unitTicks } from "../common/numbers.ts";
 import { nearest, ofSamples } from "../common/statistics.ts";
 import type { Line, Mark, Place, Series } from "../document.ts";
 import { h, styled, swatch } from "../ui/dom.ts";
@@ -153,7 +153,7 @@ export async function series({ section, tab, page, body }: Made<Series>): Promis
         },
         {
           stroke: text, font, size: LEFT, gap: 6, grid: { stroke: grid, width: 1 }, ticks: { show: false },
-          splits: (_, __, from, to) => ticks(from, to, 3),
+          splits: (_, __, from, to) => unitTicks(from, to, 3, section.unit),
           values: (_, splits) => splits.map((at) => amount(Number(at.toPrecision(10)), ownUnit(section.unit) ? section.unit : "")),
         },
       ],
@@ -271,7 +271,9 @@ export async function series({ section, tab, page, body }: Made<Series>): Promis
       if (chart) shape();
     },
     resized() {
-      chart?.setSize({ width: width(), height });
+      // uPlot keeps the padding only of a chart that is made anew.
+      chart?.destroy();
+      chart = undefined;
     },
     key(event) {
       const [low, high] = axis.view;
@@ -311,7 +313,7 @@ export async function series({ section, tab, page, body }: Made<Series>): Promis
 
   handle(plot, {
     axis,
-    plot: () => ({ left: LEFT, width: width() - LEFT - 12 }),
+    plot: () => (chart ? { left: chart.over.offsetLeft, width: chart.over.clientWidth } : { left: LEFT, width: width() - LEFT }),
     selects: true,
     wheel: section.axis === "run" && tab === "run",
     click: () => axis.cursor !== undefined && pinned(axis.cursor),

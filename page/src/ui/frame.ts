@@ -1,6 +1,6 @@
 // The frame of a section: heading, tools, and its figure once it comes into sight.
 import { csv } from "../common/csv.ts";
-import { ownUnit } from "../common/numbers.ts";
+import { ownUnit, unitName } from "../common/numbers.ts";
 import type { Section } from "../document.ts";
 import { bars } from "../figures/bars.ts";
 import { findings } from "../figures/findings.ts";
@@ -48,7 +48,7 @@ export class Frame {
     const tall = PLACEHOLDER[section.kind];
     if (tall && !section.empty) this.body.style.minHeight = `${tall}px`;
     const heading = h("h2", { id: `title-${tab}-${section.id}` }, section.title,
-      section.kind === "series" && section.unit && !ownUnit(section.unit) ? h("span.unit", {}, ` ${section.unit}`) : null);
+      section.kind === "series" && !ownUnit(section.unit) && unitName(section.unit) ? h("span.unit", {}, ` ${unitName(section.unit)}`) : null);
     const tools = h("div.tools", {});
     const content = [
       section.note ? h("p.note", {}, section.note) : null,

@@ -15,6 +15,7 @@ const KEYS: [string, string][] = [
   ["click, Space", "pin a value or an item; a second pin compares. In heat map and flame graph with Alt"],
   ["click, Enter", "heat map: go to that step; flame graph: zoom to that frame (Backspace: to its caller)"],
   ["m", "mark the time at the cursor; again there: remove it"],
+  [",  .", "step before, next step (in lanes)"],
   ["n  p", "next and previous of what is searched for in lanes"],
   ["r  R", "next and previous rank"],
   ["t", "light, dark, or as the system"],
