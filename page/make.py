@@ -1,6 +1,9 @@
 """Builds the template of the report if it is missing or made from other sources; needs npm once.
 
-python page/make.py [build | check | test]   builds; checks the types; runs the tests of pure parts
+python page/make.py [build | check | test | packages]
+
+builds the template (the default); checks the types; runs the tests of what needs no browser; installs what
+these need.
 """
 
 from __future__ import annotations
@@ -110,6 +113,8 @@ def main(what: str) -> int:
             return 0
         node, npm = tools()
         install(node, npm, CHECK)
+        if what == "packages":
+            return 0
         command = ["node_modules/typescript/bin/tsc", "--noEmit"]
         if what == "test":
             command = ["build.mjs", "--tests"]

@@ -12,7 +12,7 @@ export const MEANINGS: Record<string, string> = {
   eval_dataloader: "#c2925c",
   deep_trace: "#a8545c",
   other: "#b9c1cc",
-  "between steps": "#b9c1cc",
+  "between phases": "#b9c1cc",
   kernel: "#1f9e89",
   communication: "#c4508a",
   overlap: "#7f7796",

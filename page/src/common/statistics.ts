@@ -45,9 +45,9 @@ export function ofIntervals(
   from: ArrayLike<number>, length: ArrayLike<number>, nameOf: ArrayLike<number>, low: number, high: number,
 ): Map<number, Statistics> {
   const byName = new Map<number, Statistics>();
-  for (let i = 0; i < from.length && from[i] <= high; i++) {
+  for (let i = 0; i < from.length; i++) {
     const end = from[i] + length[i];
-    if (end < low || (end === low && length[i] > 0)) continue;
+    if (from[i] > high || end < low || (end === low && length[i] > 0)) continue;
     const within = Math.min(end, high) - Math.max(from[i], low);
     let found = byName.get(nameOf[i]);
     if (!found) {
