@@ -2,8 +2,8 @@
 
 python page/make.py [build | check | test | packages]
 
-builds the template (the default); checks the types; runs the tests of what needs no browser; installs what
-these need.
+builds the template (the default); checks the types; runs the tests of what needs no browser;
+installs what these need.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import subprocess
+import sys
 import zlib
 from pathlib import Path
 from typing import Any
@@ -52,6 +54,30 @@ def write(path: Path, document: dict[str, Any], blobs: list[Blob]) -> Path:
     page = page.replace("<!--document-->", own).replace("<!--blobs-->", data)
     path.write_text(page, "utf-8")
     return path
+
+
+def build() -> None:
+    """Build the template, and install what its tests need, unless all is there."""
+    make = [sys.executable, str(TEMPLATE.parents[3] / "page/make.py")]
+    for what in ("packages", "build"):
+        subprocess.run([*make, what], check=True)
+
+
+def of(sections: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return a document with one tab."""
+    return {
+        "format": 1,
+        "title": "haiprof: r",
+        "name": "r",
+        "facts": [],
+        "origin_ns": "0",
+        "duration": 1.0,
+        "headline": [],
+        "ranks": [],
+        "chosen_ranks": [],
+        "tabs": [{"id": "only", "title": "Only", "sections": sections}],
+        "made_by": "haiprof",
+    }
 
 
 def step_times(ranks: int, steps: int) -> np.ndarray[Any, Any]:
@@ -155,8 +181,7 @@ def _run(
     compared: bool,
 ) -> list[dict[str, Any]]:
     steps = times.shape[1]
-    at = blob.column(np.diff(starts, prepend=0)[1:], "f8", delta=True, offset=0)
-    at["offset"] = 0
+    at = blob.column(np.diff(starts), "f8", delta=True, offset=float(starts[0]))
     median = np.median(times, 0)
     shares = {"dataloader": 0.2, "forward": 0.28, "backward": 0.38, "gradient_sync": 0.09}
     marks = [

@@ -99,7 +99,10 @@ def test_it_allows_its_own_script_and_style_alone_and_keeps_the_licence() -> Non
 
 def test_phases_and_work_have_the_colours_of_all_figures() -> None:
     text = (PAGE / "src/common/colours.ts").read_text("utf-8")
-    own = {name.strip('"'): value for name, value in re.findall(r'^  ("?[\w ]+"?): "(#\w+)"', text, re.M)}
+    own = {
+        name.strip('"'): value
+        for name, value in re.findall(r'^  ("?[\w ]+"?): "(#\w+)"', text, re.M)
+    }
     for name, colour in {**figures.WORK_COLOURS, **figures.PHASE_COLOURS}.items():
         assert own[name] == colour, name
 
