@@ -33,6 +33,11 @@ test("a blob is inflated once, when its first column is asked for", async () => 
   assert.equal(asked, 1);
 });
 
+test("a blob that is damaged is an error, not an end without one", async () => {
+  const text = deflateRawSync(packed(new Float64Array(1000))).subarray(0, 5).toString("base64");
+  await assert.rejects(new Blobs(() => Promise.resolve(text)).bytes(0));
+});
+
 test("what the hash says is read back from it", () => {
   const spot = { tab: "run", section: "a b&c", rank: 0, step: 17, from: 1.25, to: 2, view: [0.5, 3] as [number, number], marks: [1, 2.5], find: "x=y#z", frame: "f (a.py:3)" };
   assert.deepEqual(fromHash(toHash(spot)), spot);

@@ -57,8 +57,27 @@ export function fromBase64(text: string): Uint8Array<ArrayBuffer> {
 }
 
 export async function inflated(packed: Uint8Array<ArrayBuffer>): Promise<Uint8Array> {
-  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
-  return new Uint8Array(await new Response(stream).arrayBuffer());
+  // Not through Blob and Response: a browser may keep a large Blob in a file, and have none.
+  const { readable, writable } = new DecompressionStream("deflate-raw");
+  const writer = writable.getWriter();
+  const written = writer.write(packed).then(() => writer.close());
+  const pieces: Uint8Array[] = [];
+  let size = 0;
+  const reader = readable.getReader();
+  const read = async (): Promise<void> => {
+    for (let piece = await reader.read(); !piece.done; piece = await reader.read()) {
+      pieces.push(piece.value);
+      size += piece.value.length;
+    }
+  };
+  await Promise.all([written, read()]);
+  const whole = new Uint8Array(size);
+  let at = 0;
+  for (const piece of pieces) {
+    whole.set(piece, at);
+    at += piece.length;
+  }
+  return whole;
 }
 
 /** The blobs of a page, each inflated once. */
