@@ -10,9 +10,9 @@ const loaded = new Promise<void>((done) => {
   else document.addEventListener("DOMContentLoaded", () => done());
 });
 
-/** The blobs come after the script in the file. */
+/** The blobs come after the script in the file; one that nothing follows may have only begun to arrive. */
 async function blob(k: number): Promise<string> {
-  if (!document.getElementById(`blob-${k}`)) await loaded;
+  if (!document.getElementById(`blob-${k}`)?.nextElementSibling) await loaded;
   const element = document.getElementById(`blob-${k}`);
   if (!element) throw new Error(`blob ${k} is not in this file`);
   const text = element.textContent ?? "";
