@@ -14,15 +14,14 @@ import polars as pl
 from haiprof.show.figures import phase_colour, safe, seconds_since, unit_axis, utc_clock
 
 
-def closed(bands: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+def closed(bands: pl.DataFrame, end: int) -> pl.DataFrame:
     """Let bands fall to 0 where the last step ends.
 
     Args:
-        bands: result of :func:`haiprof.views.run.steps.bands` for ``steps``.
-        steps: ``start`` and ``duration``, sorted.
+        bands: result of :func:`haiprof.views.run.steps.bands`.
+        end: of the last step, ns UTC.
     """
     names = bands["name"].n_unique()
-    end = int(steps["start"][-1]) + int(steps["duration"][-1])
     closing = bands.tail(names).with_columns(
         pl.lit(end, pl.Int64()).alias("start"), pl.lit(0.0).alias("duration")
     )

@@ -9,7 +9,7 @@ import polars as pl
 from haiprof.common.numbers import milliseconds, percent
 from haiprof.findings.kinds import KINDS
 from haiprof.show.grid import NOTHING, Grid
-from haiprof.show.page import Page
+from haiprof.show.plotly_page import Page
 
 if TYPE_CHECKING:
     from haiprof.analyzer import Analyzer

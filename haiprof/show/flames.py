@@ -32,7 +32,7 @@ def figure(flames: pl.DataFrame, title: str, counted: str) -> list[go.Figure]:
     Returns:
         The figure; none where nothing takes any time.
     """
-    width = _widths(flames)
+    width = widths(flames)
     whole = int(width[flames["parent"].is_null().to_numpy()].sum())
     if not whole:
         return []
@@ -83,7 +83,7 @@ def figure(flames: pl.DataFrame, title: str, counted: str) -> list[go.Figure]:
     return [finish(drawing, 120 + 20 * deepest)]
 
 
-def _widths(flames: pl.DataFrame) -> npt.NDArray[np.int64]:
+def widths(flames: pl.DataFrame) -> npt.NDArray[np.int64]:
     """Return the time of each path including all beneath it, in ns.
 
     It is the path's ``total``, unless calls of one thread overlap, as in some traces.

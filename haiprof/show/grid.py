@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import polars as pl
 from rich.table import Table
@@ -27,13 +27,17 @@ NOTHING = "\N{EN DASH}"
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A titled table whose cells are finished text; columns in ``numbers`` are right-aligned."""
+    """A titled table whose cells are finished text; columns in ``numbers`` are right-aligned.
+
+    ``order`` has the values behind the cells of a column, by which it can be sorted.
+    """
 
     title: str
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
     numbers: frozenset[int] = frozenset()
     note: str = ""
+    order: Mapping[int, Sequence[float | None]] = field(default_factory=dict)
 
     def to_html(self) -> str:
         """Return the table as HTML, every text escaped."""
@@ -44,7 +48,7 @@ class Grid:
         body = "".join(
             "<tr>"
             + "".join(
-                f'<td class="{s}{" one" if len(c) <= _SHORT else ""}">{html.escape(_cut(c))}</td>'
+                f'<td class="{s}{" one" if len(c) <= _SHORT else ""}">{html.escape(cut(c))}</td>'
                 for s, c in zip(side, row, strict=True)
             )
             + "</tr>"
@@ -70,7 +74,7 @@ class Grid:
                 Text(printable(name)), justify="right" if i in self.numbers else "left"
             )
         for row in self.rows:
-            table.add_row(*(Text(printable(_cut(cell))) for cell in row))
+            table.add_row(*(Text(printable(cut(cell))) for cell in row))
         return table
 
 
@@ -82,7 +86,8 @@ def frame_grid(title: str, frame: pl.DataFrame, note: str = "") -> Grid:
         [cell(name, value) for name, value in zip(kept, row, strict=True)]
         for row in frame.select(kept).iter_rows()
     ]
-    return Grid(title, [_head(name) for name in kept], rows, numbers, note)
+    order = {i: frame[kept[i]].cast(pl.Float64).to_list() for i in numbers}
+    return Grid(title, [_head(name) for name in kept], rows, numbers, note, order)
 
 
 def cell(column: str, value: object) -> str:
@@ -136,5 +141,6 @@ def _head(column: str) -> str:
     return column.replace("_", " ")
 
 
-def _cut(text: str) -> str:
+def cut(text: str) -> str:
+    """Shorten a text from a trace or a job to what a cell has room for."""
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"

@@ -12,7 +12,7 @@ import json
 from importlib import resources
 from typing import Final
 
-from haiprof.show.page import Page
+from haiprof.show.plotly_page import Page
 
 _MOST_HEIGHT: Final = 1400
 #: Run in the notebook's page, by each output, once: it answers frames that ask for the library.
@@ -40,7 +40,7 @@ def output(page: Page, height: int) -> str:
     version = f"plotly-{get_plotlyjs_version()}"
     here = resources.files(__package__)
     get = here.joinpath("notebook.js").read_text("utf-8")
-    draw = here.joinpath("page.js").read_text("utf-8")
+    draw = here.joinpath("plotly_page.js").read_text("utf-8")
     document = page.with_scripts("", f"{get}({json.dumps(version)}, () => {{{draw}}});")
     # Between single quotes, of which JSON has none, the data becomes hardly longer.
     quoted = html.escape(document, quote=False).replace("'", "&#39;")

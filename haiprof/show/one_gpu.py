@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import plotly.graph_objects as go
@@ -151,13 +151,9 @@ def _kernels(totals: pl.DataFrame, tables: GpuTables, title: str) -> Grid:
 
 def panels(gpus: list[Gpu], points: int) -> list[Panel]:
     """Return the panels over time: device phases, replays, how busy it was in recorded steps."""
-    panels = []
-    steps = [(gpu, device_views.device_steps(gpu.tables.phases)) for gpu in gpus]
-    devices = sorted({d for _, found in steps for d in found["device"].unique()})
-    for device in devices[:_DEVICES]:
-        of = f" of GPU {device}" if len(devices) > 1 else ""
-        found = [(gpu, s.filter(pl.col("device") == device)) for gpu, s in steps]
-        panels.append(_phases_panel([(g, s) for g, s in found if s.height], of, points))
+    panels = [
+        _phases_panel(bands, of, gpus[0].origin) for of, bands in device_bands(gpus, points).items()
+    ]
     if any(gpu.tables.replays.height for gpu in gpus):
         panels.append(_replays_panel(gpus, points))
     busy = [
@@ -211,7 +207,26 @@ def _replays_panel(gpus: list[Gpu], points: int) -> Panel:
     return Panel(title, 150, add)
 
 
-def _phases_panel(found: list[tuple[Gpu, pl.DataFrame]], of: str, points: int) -> Panel:
+class Bands(NamedTuple):
+    """Device phases of each step over time: their names, and of each process rows and their end."""
+
+    names: list[str]
+    parts: list[tuple[pl.DataFrame, int]]
+
+
+def device_bands(gpus: list[Gpu], points: int) -> dict[str, Bands]:
+    """Return the device phases by device, as its title names it: nothing, or ``of GPU 1``."""
+    steps = [(gpu, device_views.device_steps(gpu.tables.phases)) for gpu in gpus]
+    devices = sorted({d for _, found in steps for d in found["device"].unique()})
+    made = {}
+    for device in devices[:_DEVICES]:
+        of = f" of GPU {device}" if len(devices) > 1 else ""
+        found = [(gpu, s.filter(pl.col("device") == device)) for gpu, s in steps]
+        made[of] = _bands([(g, s) for g, s in found if s.height], points)
+    return made
+
+
+def _bands(found: list[tuple[Gpu, pl.DataFrame]], points: int) -> Bands:
     bands = []
     names: list[str] = []
     for gpu, steps in found:
@@ -225,12 +240,16 @@ def _phases_panel(found: list[tuple[Gpu, pl.DataFrame]], of: str, points: int) -
         timed = steps.with_columns((pl.col("end") - pl.col("start")).alias("duration"))
         shown = [*device_phase_names([use]), BETWEEN]
         share = max(points // len(found), 1)
-        bands.append(closed(step_views.bands(parts, timed, shown, share), timed))
-    everything = pl.concat(bands).sort("start", maintain_order=True)
-    origin = found[0][0].origin
+        bands.append((step_views.bands(parts, timed, shown, share), int(timed["end"][-1])))
+    return Bands([*names, BETWEEN], bands)
+
+
+def _phases_panel(found: Bands, of: str, origin: int) -> Panel:
+    parts = [closed(rows, end) for rows, end in found.parts]
+    everything = pl.concat(parts).sort("start", maintain_order=True)
 
     def add(drawing: go.Figure, row: int) -> None:
-        add_bands(drawing, row, everything, [*names, BETWEEN], origin)
+        add_bands(drawing, row, everything, found.names, origin)
 
     return Panel(f"Device phases of each step{of} (main stream, idle time included)", 220, add)
 

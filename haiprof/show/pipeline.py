@@ -36,7 +36,8 @@ _WHOLE: Final = (-0.42, 0.84)
 #: With more jobs in a lane no edges are drawn: they would be wider than the jobs.
 _WITH_EDGES: Final = 100
 _WHO: Final = ["node", "rank", "pid"]
-_NAMED: Final = ("name", "microbatch", "chunk")
+#: Columns that a job's name is made of.
+NAMED: Final = ("name", "microbatch", "chunk")
 
 
 def section(analyzer: Analyzer) -> Section:
@@ -52,12 +53,15 @@ def section(analyzer: Analyzer) -> Section:
         "Pipeline",
         [
             *_lanes(found.jobs.filter(pl.col("step") == step), middle),
-            *_stages(found.stages),
-            *_ranks(found.lanes),
-            *_steps(steps),
+            *tables(found, steps),
         ],
         pipeline_findings.lines(found),
     )
+
+
+def tables(found: view.Pipeline, steps: pl.DataFrame) -> list[Grid]:
+    """Return the tables of stages, ranks and steps."""
+    return [*_stages(found.stages), *_ranks(found.lanes), *_steps(steps)]
 
 
 def _lanes(jobs: pl.DataFrame, step: dict[str, int]) -> list[go.Figure]:
@@ -75,7 +79,7 @@ def _lanes(jobs: pl.DataFrame, step: dict[str, int]) -> list[go.Figure]:
     part += f" (the first {_JOBS:,} of {jobs.height:,} jobs)" if drawn.height == _JOBS else ""
     title = f"Step {step['step']} by rank, with the numbers of its microbatches{part}"
     figure = stacked([title], [40 + 26 * shown.height], gap=60)
-    names = [_lane(*row) for row in shown.select("node", "rank", "stages").iter_rows()]
+    names = [safe(lane_name(*row)) for row in shown.select("node", "rank", "stages").iter_rows()]
     edge = 0.5 if drawn.height <= _WITH_EDGES * shown.height else 0
     for kind, colour in sorted(_COLOURS.items(), key=lambda one: one[0] in _PLACES):
         mine = drawn.filter(pl.col("kind") == kind)
@@ -94,8 +98,8 @@ def _lanes(jobs: pl.DataFrame, step: dict[str, int]) -> list[go.Figure]:
             textangle=0,
             constraintext="inside",
             customdata=[
-                (_job(*who), ns / NS_PER_MS)
-                for *who, ns in mine.select(*_NAMED, "duration").iter_rows()
+                (safe(job_name(*who)), ns / NS_PER_MS)
+                for *who, ns in mine.select(*NAMED, "duration").iter_rows()
             ],
             orientation="h",
             name=kind,
@@ -123,15 +127,17 @@ def _lanes(jobs: pl.DataFrame, step: dict[str, int]) -> list[go.Figure]:
     return [figure]
 
 
-def _lane(node: str, rank: int | None, stages: list[int]) -> str:
+def lane_name(node: str, rank: int | None, stages: list[int]) -> str:
+    """Name the lane of a rank."""
     who = f"rank {rank}" if rank is not None else str(node)
     where = f", stage {', '.join(map(str, stages))}" if stages else ""
-    return safe(f"{who}{where}")
+    return f"{who}{where}"
 
 
-def _job(name: str, microbatch: int | None, chunk: int | None) -> str:
+def job_name(name: str, microbatch: int | None, chunk: int | None) -> str:
+    """Name what a rank does for a microbatch."""
     of = "" if microbatch is None else f" of microbatch {microbatch}"
-    return safe(f"{name}{of}" + ("" if chunk is None else f", chunk {chunk}"))
+    return f"{name}{of}" + ("" if chunk is None else f", chunk {chunk}")
 
 
 def _stages(stages: pl.DataFrame) -> list[Grid]:

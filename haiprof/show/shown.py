@@ -13,7 +13,7 @@ from rich.console import Console
 from haiprof.common.printable import printable
 from haiprof.show import notebook
 from haiprof.show.grid import Grid
-from haiprof.show.page import Page
+from haiprof.show.plotly_page import Page
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

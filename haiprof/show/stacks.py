@@ -31,24 +31,43 @@ _WORKERS: Final = "workers"
 _SAMPLES: Final = 10
 
 
-def graphs(
-    analyzer: Analyzer, processes: Sequence[Process]
-) -> tuple[list[Grid], list[go.Figure], list[str]]:
-    """Return tables and flame graphs of the stacks of one rank, and why there are none."""
+class Sampled(NamedTuple):
+    """The sampled stacks of one rank: tables, flame graphs by title, and why there are none."""
+
+    grids: list[Grid]
+    flames: dict[str, pl.DataFrame]
+    notes: list[str]
+
+
+def sampled(analyzer: Analyzer, processes: Sequence[Process]) -> Sampled:
+    """Return what the sampled stacks of one rank say."""
     rank = processes[0].rank
     if rank is None or not any(p.stacks is not None for p in processes):
-        return [], [], []
-    figures: list[go.Figure] = []
+        return Sampled([], {}, [])
+    found: dict[str, pl.DataFrame] = {}
     parts: list[_Part] = []
     for threads, title in _DRAWN.items():
         flame = analyzer.flame(rank, threads=threads, by_phase=threads == "training")
         # Of several attempts the last one is shown: paths count anew for each.
         flame = flame.filter(pl.col("pid") == processes[-1].pid)
         parts += _phases(flame) if threads == "training" else [_Part(_WORKERS, flame)]
-        figures += flames.figure(_named(flame), title, "samples itself")
+        found[title] = flame
     problems = {p.stacks.problem for p in processes if p.stacks is not None and p.stacks.problem}
     notes = [f"Python stacks: {problem}." for problem in sorted(problems)]
-    return lines(parts), figures, notes
+    return Sampled(lines(parts), found, notes)
+
+
+def graphs(
+    analyzer: Analyzer, processes: Sequence[Process]
+) -> tuple[list[Grid], list[go.Figure], list[str]]:
+    """Return tables and flame graphs of the stacks of one rank, and why there are none."""
+    found = sampled(analyzer, processes)
+    figures = [
+        figure
+        for title, flame in found.flames.items()
+        for figure in flames.figure(_named(flame), title, "samples itself")
+    ]
+    return found.grids, figures, found.notes
 
 
 class _Part(NamedTuple):

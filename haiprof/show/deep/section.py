@@ -20,7 +20,7 @@ from haiprof.views.kernel_names import demangled, short_name
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-    from haiprof.show.page import Page
+    from haiprof.show.plotly_page import Page
 
 #: Rows of a table: the most important ones.
 ROWS = 25

@@ -50,12 +50,12 @@ class Page:
             return self.with_scripts("", "")
         from plotly.offline import get_plotlyjs
 
-        draw = resources.files(__package__).joinpath("page.js").read_text("utf-8")
+        draw = resources.files(__package__).joinpath("plotly_page.js").read_text("utf-8")
         return self.with_scripts(get_plotlyjs(), draw)
 
     def with_scripts(self, library: str, draw: str) -> str:
         """Return the page with these scripts before and behind the data of its figures, if any."""
-        style = resources.files(__package__).joinpath("page.css").read_text("utf-8")
+        style = resources.files(__package__).joinpath("plotly_page.css").read_text("utf-8")
         before, behind = (f"<script>{each}</script>" if each else "" for each in (library, draw))
         scripts = f"{before}{''.join(self._figures)}{behind}" if self._figures else ""
         return (
