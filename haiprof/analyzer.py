@@ -625,8 +625,16 @@ class Analyzer:
         with caching_tables():
             return one_rank.show(self, processes)
 
-    def report(self, path: str | Path) -> Path:
+    def report(self, path: str | Path, *, before: Analyzer | None = None) -> Path:
         """Write the report as one HTML file that needs no network; return its path.
+
+        Args:
+            path: the file to write.
+            before: a recorded run; the report then says first what changed from it to this one.
+
+        Raises:
+            HaiprofError: the file cannot be written, or a run to compare is a trace or has no
+                steps.
 
         Example:
             >>> run.report("report.html").name
@@ -634,8 +642,11 @@ class Analyzer:
         """
         from haiprof.show import report
 
+        earlier = None if before is None else _another(before, "before", "earlier")
+        if earlier is not None and (self.traced or earlier.traced):
+            raise HaiprofError("report(): give recorded runs; `haiprof compare` takes traces")
         with caching_tables():
-            return report.write(self, asked.path("path", path))
+            return report.write(self, asked.path("path", path), earlier)
 
     def each(
         self, work: Callable[[Item], _Result], processes: Sequence[Item]

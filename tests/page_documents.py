@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import json
+import re
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -30,6 +32,18 @@ def decoded(column: Any, blobs: list[str]) -> npt.NDArray[np.float64]:
         values = np.cumsum(values)
     scaled: npt.NDArray[np.float64] = values * column.get("scale", 1.0) + column.get("offset", 0.0)
     return scaled
+
+
+def document_in(page: str) -> Any:
+    """Return the document in the file of a page."""
+    found = re.search(r'<script type="application/json" id="document">(.*?)</script>', page, re.S)
+    assert found is not None
+    return json.loads(found[1])
+
+
+def texts_in(page: str) -> str:
+    """Return all texts in the file of a page, a line each."""
+    return "\n".join(each for _, each in parts(document_in(page)) if isinstance(each, str))
 
 
 def section(built: Built, tab: str, identifier: str) -> Any:

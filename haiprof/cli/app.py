@@ -220,6 +220,12 @@ _Last = Annotated[
 @app.command()
 def report(
     run: _Run = None,
+    after: Annotated[
+        str | None,
+        typer.Argument(
+            help="A later run: its report then says first what changed.", metavar="[AFTER]"
+        ),
+    ] = None,
     last: _Last = False,
     output: Annotated[
         Path | None,
@@ -232,10 +238,32 @@ def report(
     dask: _Dask = None,
 ) -> None:
     """Write a run's report: one HTML file that works offline."""
-    from haiprof.cli.logged import one_run
+    from haiprof.cli.logged import one_run, two_runs
     from haiprof.cli.report import write_report
 
-    write_report(one_run(run, last=last), output, workers, dask, show=show)
+    if after is None:
+        write_report(one_run(run, last=last), output, workers, dask, show=show)
+    else:
+        before, later = two_runs(run, after, last=last)
+        write_report(later, output, workers, dask, before=before, show=show)
+
+
+@app.command()
+def view(
+    run: _Run = None,
+    last: _Last = False,
+    port: Annotated[
+        int, typer.Option(help="To listen on, of this machine only [any].", min=0, max=65535)
+    ] = 0,
+    show: Annotated[
+        bool, typer.Option("--open", help="Show it in a web browser, if there is one.")
+    ] = False,
+) -> None:
+    """Show a run in a browser of this machine; follow a running one."""
+    from haiprof.cli.logged import one_run
+    from haiprof.cli.view import view as serve
+
+    serve(one_run(run, last=last), port, show=show)
 
 
 @app.command()

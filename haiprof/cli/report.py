@@ -72,6 +72,7 @@ def write_report(
     workers: int | None = None,
     dask: str | None = None,
     *,
+    before: str | Path | None = None,
     show: bool = False,
 ) -> None:
     """Write the report and print its path and the headline.
@@ -82,6 +83,7 @@ def write_report(
             beside the one trace, when None.
         workers: see :func:`haiprof.cli.process.executors.executor_of`.
         dask: see there.
+        before: a recorded run that is compared with it.
         show: open it in a web browser.
 
     Raises:
@@ -89,22 +91,22 @@ def write_report(
     """
     with executor_of(workers, dask) as executor:
         opened = open_run(run, executor)
+        earlier = None if before is None else open_run(before, executor)
         with spinner("writing the report"):
             lines = opened.headline()
-            written = opened.report(output or _place(opened.run))
+            written = opened.report(output or _place(opened.run), before=earlier)
         say_problems(opened)
     print(printable(str(written)))
     for line in lines:
         print(f"  {printable(line)}")
     if show:
-        _open(Path(written))
+        open_in_browser(Path(written).absolute().as_uri())
 
 
-def _open(page: Path) -> None:
+def open_in_browser(link: str) -> None:
     """Show a page in a browser of this machine's screen."""
     import webbrowser
 
-    link = page.absolute().as_uri()
     sys.stdout.flush()  # a browser in this terminal writes there, too
     try:
         shown = bool(os.environ.get("BROWSER") or _has_screen()) and webbrowser.open(link)

@@ -60,11 +60,9 @@ def events(analyzer: Analyzer) -> Grid:
     # A measurement of the overhead is news when something follows from it.
     measured = kind == overhead_view.EVENT_KIND
     followed = pl.col("attributes").str.contains("stepped_down_to", literal=True).fill_null(False)
-    # How long a source of samples takes to read is reported once, by attributes in microseconds.
-    latency = (kind == "source") & pl.col("attributes").str.contains(r'_us"\s*:').fill_null(False)
     found = (
         analyzer.events()
-        .filter(kind.is_in(_ORDINARY).not_(), measured.not_() | followed, latency.not_())
+        .filter(kind.is_in(_ORDINARY).not_(), measured.not_() | followed, is_latency().not_())
         .sort("time")
         .select("node", "rank", "pid", "time", "kind", "text")
     )
@@ -99,6 +97,12 @@ def events(analyzer: Analyzer) -> Grid:
         rows = sorted(sorted(rows, key=_importance)[:_ROWS], key=lambda row: row[0])
     cells = [[utc(time) if time else NOTHING, who, what, text] for time, who, what, text in rows]
     return Grid("Events", ["UTC", "where", "kind", "what happened"], cells, note=note)
+
+
+def is_latency() -> pl.Expr:
+    """Say of each event whether it only reports, once, how long a source takes to be read."""
+    in_us = pl.col("attributes").str.contains(r'_us"\s*:').fill_null(False)
+    return (pl.col("kind").cast(pl.String) == "source") & in_us
 
 
 def _importance(row: tuple[int, str, str, str]) -> int:

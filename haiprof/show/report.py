@@ -11,6 +11,9 @@ from haiprof.errors import HaiprofError
 from haiprof.runs import Run
 from haiprof.show import deep, findings, one_rank, overview, pipeline, recording
 from haiprof.show.figures import utc
+from haiprof.show.page.build import build as document_of
+from haiprof.show.page.compare import compare
+from haiprof.show.page.write import to_html
 from haiprof.show.plotly_page import Page
 from haiprof.views.run.overview import Summary, slowest_first
 
@@ -24,15 +27,20 @@ _POINTS = 1_000
 _PROBLEMS = 200
 
 
-def write(analyzer: Analyzer, path: Path) -> Path:
+def write(analyzer: Analyzer, path: Path, before: Analyzer | None = None) -> Path:
     """Write the report to ``path``; a file of that name is replaced only by a whole new one.
 
     So is a link in the folder of the run, which may be somebody else's.
 
+    Args:
+        analyzer: the run.
+        path: the file to write.
+        before: a run that is compared with it.
+
     Raises:
-        HaiprofError: the file cannot be written.
+        HaiprofError: the file cannot be written, or these two cannot be compared.
     """
-    page = build(analyzer).to_html()
+    page = _page(analyzer, before)
     # A path may hold bytes that are not UTF-8.
     content = page.encode("utf-8", "replace")
     try:
@@ -43,13 +51,22 @@ def write(analyzer: Analyzer, path: Path) -> Path:
     return path
 
 
+def _page(analyzer: Analyzer, before: Analyzer | None) -> str:
+    if before is not None:
+        return to_html(compare(before, analyzer))
+    # What deep traces say is only in the older kind of page yet.
+    if analyzer.deep is not None:
+        return build(analyzer).to_html()
+    return to_html(document_of(analyzer))
+
+
 def _is_in(run: Run, path: Path) -> bool:
     folder = Path(run.source or run.folder)
     return folder.is_dir() and folder.samefile(path.parent)
 
 
 def build(analyzer: Analyzer) -> Page:
-    """Put the report together."""
+    """Put the report of a run with deep traces together."""
     run = analyzer.run
     ranks, _ = analyzer.summaries()
     page = Page(f"haiprof: {run.name}")

@@ -38,6 +38,14 @@ def test_the_report_goes_where_it_is_wanted(tmp_path: Path) -> None:
     assert not (run / "report.html").exists()
 
 
+def test_of_two_runs_the_report_of_the_later_one_says_what_changed(tmp_path: Path) -> None:
+    make_run(tmp_path / "before")
+    after = make_run(tmp_path / "after", slow_rank=0)
+    done = haiprof("report", tmp_path / "before", after)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, str(after / "report.html"))
+    assert "A step is 50 % slower: 12 ms before, 18 ms after" in (after / "report.html").read_text()
+
+
 def test_a_report_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     done = haiprof("report", run, "-o", tmp_path / "nowhere" / "mine.html")
@@ -131,7 +139,7 @@ def test_what_is_no_run_is_one_line_that_names_it(tmp_path: Path, make: object) 
         (["report", "run", "--outptu", "x"], "did you mean '--output'?"),
         (["train.py", "--tiem", "3"], "of haiprof attach: did you mean '--time'?"),
         (["report"], "RUN"),
-        (["report", "a", "b"], "b"),
+        (["report", "a", "b", "c"], "c"),
         (["report", "run", "--frobnicate"], "--frobnicate"),
         (["report", "run", "-o"], "-o"),
         (["doctor", "--json=x"], "--json"),

@@ -50,6 +50,7 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
     "end": [("late", "give a number"), (math.nan, "give a number"), (-1, "no data from")],
     "path": [(3, "path"), (None, "path"), ("", "path"), ("a\0b", "path"), ("no/such", "no/such")],
     "after": [(None, "Analyzer of the later run"), ("run", "Analyzer of the later run")],
+    "before": [("run", "Analyzer of the earlier run")],
     "baseline": [("run", "Analyzer of the good run")],
     "columns": [(["durations"], "did you mean 'duration'?"), ([3], "available:")],
     "length": [(0, "from 1 on"), (1.5, "whole number"), ("x", "whole number")],
@@ -129,6 +130,8 @@ def test_a_wrong_argument_is_one_line_that_says_what_there_is(
     needed: dict[str, Any] = {}
     if method in ("compare", "differences", "stack_changes", "changes"):
         needed["after"] = run
+    if method == "report":
+        needed["path"] = "report.html"
     if method == "read":
         needed |= {"process": run.run.processes[0], "table": schema.SPANS, "columns": ["name"]}
     for given, says in SPECIAL.get((method, parameter)) or WRONG[parameter]:

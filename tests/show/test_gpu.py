@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 import runs
 from browser import BROWSER, Browser
+from page_documents import texts_in
 
 from haiprof import schema
 from haiprof.analyzer import Analyzer
 from haiprof.findings import gpus as gpu_findings
 from haiprof.show.grid import Grid
+from haiprof.show.plotly_page import Page
 from haiprof.show.shown import Shown
 
 HOSTILE = "</script><img src=x onerror=boom()>"
@@ -60,9 +62,7 @@ def test_a_run_without_gpus_says_nothing_of_them(tmp_path: Path) -> None:
         assert not shown.details
     assert list(overview.lines) == []
     assert len(rank.lines) == 1
-    page = re.sub(
-        "<script.*?</script>", "", analyzer.report(tmp_path / "x").read_text(), flags=re.DOTALL
-    )
+    page = texts_in(analyzer.report(tmp_path / "x").read_text())
     assert not re.search("kernels|overhead", page)
 
 
@@ -325,21 +325,16 @@ def test_a_hundred_thousand_kernels_hardly_make_the_report_larger(tmp_path: Path
     assert "The 20 of 5000 names with most time" in table.note
 
 
-def without_scripts(page: str) -> str:
-    return re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
-
-
 def test_the_report_tells_the_measured_overhead_and_what_followed_from_it(tmp_path: Path) -> None:
     run = runs.make_gpu_run(tmp_path / "r")
     events = [runs.recording_begins(120), runs.recording_ends(240), runs.measured(1)]
     down = runs.measured(2, 0.04, stepped_down_to="off")
     replace(run / "n0#0", schema.EVENTS, [*events, {**down, "text": "Too dear"}])
-    text = without_scripts(Analyzer(run).report(tmp_path / "x.html").read_text())
+    text = texts_in(Analyzer(run).report(tmp_path / "x.html").read_text())
     assert "measured overhead 4 % (95 %: 3.7 … 4.3 %), so kernels are now recorded less" in text
-    assert text.count('<td class="txt one">budget</td>') == 1
+    assert "budget" in text.splitlines()
     assert "Too dear" in text
     assert "Kernels cost little" not in text
-    assert "Kernels are recorded from now on" not in text
 
 
 def test_a_cost_that_was_only_metered_is_not_reported_as_a_comparison_of_steps(
@@ -349,16 +344,16 @@ def test_a_cost_that_was_only_metered_is_not_reported_as_a_comparison_of_steps(
     for event, expected in (
         (
             runs.measured(2, None, windows=0, share=1, spent=0.0021, mode="all"),
-            "Recording kernels: CUPTI and haiprof&#x27;s thread took 0.21 % of the time.",
+            "Recording kernels: CUPTI and haiprof's thread took 0.21 % of the time.",
         ),
         (runs.measured(2, None, windows=1), "overhead not measured yet (1 window so far)"),
     ):
         replace(run / "n0#0", schema.EVENTS, [event])
-        text = without_scripts(Analyzer(run).report(tmp_path / "x.html").read_text())
+        text = texts_in(Analyzer(run).report(tmp_path / "x.html").read_text())
         assert expected in text
         assert "by comparing steps" not in text
     replace(run / "n0#0", schema.EVENTS, [runs.measured(2)])
-    text = without_scripts(Analyzer(run).report(tmp_path / "x.html").read_text())
+    text = texts_in(Analyzer(run).report(tmp_path / "x.html").read_text())
     assert "by comparing steps with and without it: measured overhead 0.4 %" in text
 
 
@@ -367,13 +362,15 @@ def test_names_of_kernels_are_data(tmp_path: Path) -> None:
     replace(run / "n0#0", schema.KERNELS, [runs.activity(130, 1, HOSTILE)])
     page = Analyzer(run).report(tmp_path / "x.html").read_text()
     assert HOSTILE not in page
-    assert "<img" not in without_scripts(page)
+    assert HOSTILE in texts_in(page)
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no chromium on PATH: install it to test the page")
 def test_a_browser_draws_the_lanes(tmp_path: Path) -> None:
-    run = runs.make_gpu_run(tmp_path / "r")
-    report = Analyzer(run).report(tmp_path / "report.html")
+    page = Page("lanes")
+    Analyzer(runs.make_gpu_run(tmp_path / "r")).show_one_rank(0).fill(page)
+    report = tmp_path / "page.html"
+    report.write_text(page.to_html(), "utf-8")
     bars = """(async () => {
       const place = [...document.querySelectorAll(".figure")].at(-1);
       place.scrollIntoView();

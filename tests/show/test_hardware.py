@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import runs
+from page_documents import texts_in
 
 from haiprof import schema
 from haiprof.analyzer import Analyzer
@@ -78,7 +79,7 @@ def test_a_machine_without_counters_shows_none_of_it(tmp_path: Path) -> None:
     titles = {g.title for g in [*analyzer.show_overview().grids, *analyzer.show_one_rank(1).grids]}
     assert not TITLES & titles
     assert not [title for title in titles if title.startswith("Over the phases")]
-    page = analyzer.report(tmp_path / "report.html").read_text("utf-8")
+    page = texts_in(analyzer.report(tmp_path / "report.html").read_text("utf-8"))
     assert "Memory bandwidth" not in page
     assert "Over the phases" not in page
 

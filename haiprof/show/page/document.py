@@ -284,9 +284,10 @@ class Before(TypedDict):
 
 
 class Live(TypedDict):
-    """How often a page that follows a job asks for more, in seconds."""
+    """How often (s) a page that follows a job asks for one that is newer than ``version``."""
 
     every: float
+    version: str
 
 
 class Document(TypedDict):

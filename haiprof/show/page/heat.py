@@ -17,7 +17,7 @@ from haiprof.findings import hardware as hardware_findings
 from haiprof.show import collectives, efficiency, hardware
 from haiprof.show.figures import phase_colour
 from haiprof.show.grid import cut
-from haiprof.show.overview import known_phases, rank_grids
+from haiprof.show.overview import MANY_RANKS, known_phases, rank_grids
 from haiprof.show.page import document
 from haiprof.show.page.context import Chosen, Context, table
 from haiprof.show.page.earlier import Earlier
@@ -54,6 +54,11 @@ def sections(found: Context, before: Earlier | None) -> list[document.Section]:
         *(clock_findings.lines(analyzer.clock()) if several else []),
         *hardware_findings.lines(found.ranks, found.nodes, links),
     ]
+    if len({s.rank for s in found.ranks}) > len(found.chosen):
+        lines.append(
+            f"Of {len(found.ranks)} ranks, {len(found.chosen)} can be chosen for sections of their "
+            "own: those that findings name, and the slowest"
+        )
     if lines:
         text = [cut(line) for line in lines]
         made.append({"kind": "text", "id": "overview", "title": "Overview", "lines": text})
@@ -240,6 +245,9 @@ def _of_rank(found: Context, chosen: Chosen) -> list[document.Section]:
     if chosen.rank is not None:
         text["rank"] = chosen.rank
     made: list[document.Section] = [text]
+    if len(found.ranks) > MANY_RANKS:  # the tables above are of some ranks only
+        for position, grid in enumerate(rank_grids(own)):
+            made.append(table(grid, f"rank-{chosen.key}-{position}", "", chosen))
     for position, grid in enumerate(hardware.phase_grids(found.analyzer, own)):
         made.append(table(grid, f"over-phases-{chosen.key}-{position}", "", chosen))
     return made

@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 
 from haiprof.show import panels as panels_of
+from haiprof.show import recording
 from haiprof.show.figures import phase_colour
 from haiprof.show.grid import cut
 from haiprof.show.overview import known_phases
@@ -172,7 +173,8 @@ def stack(
 
 def _marks(found: Context) -> list[document.Mark]:
     """Return the events of all ranks, at most so many, those of each kind that come first."""
-    events = found.analyzer.events().with_columns(pl.col("kind").cast(pl.String)).sort("time")
+    events = found.analyzer.events().with_columns(pl.col("kind").cast(pl.String))
+    events = events.filter(recording.is_latency().not_()).sort("time")
     kinds = max(events["kind"].n_unique(), 1)
     some = events.group_by("kind", maintain_order=True).head(max(_MARKS // kinds, 1)).sort("time")
     marks: list[document.Mark] = []

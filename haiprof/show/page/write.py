@@ -8,6 +8,7 @@ import math
 from importlib import resources
 from typing import Any, Final
 
+from haiprof.errors import HaiprofError
 from haiprof.show.page.build import Built
 
 #: Where the document goes in the template, and behind the script the blobs: so the page is drawn
@@ -28,8 +29,16 @@ def to_json(built: Built) -> str:
 
 
 def template() -> str:
-    """Return the page without data, as ``make page`` builds it."""
-    return resources.files(__package__).joinpath(_TEMPLATE).read_text("utf-8")
+    """Return the page without data, as ``make page`` builds it.
+
+    Raises:
+        HaiprofError: it was not built.
+    """
+    file = resources.files(__package__).joinpath(_TEMPLATE)
+    try:
+        return file.read_text("utf-8")
+    except FileNotFoundError:
+        raise HaiprofError(f"{file}: missing: build it with `make page`") from None
 
 
 def to_html(built: Built) -> str:
