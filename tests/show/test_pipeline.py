@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import runs
-from page_documents import texts_in
+from page_documents import decoded, texts_in
 
 from haiprof.analyzer import Analyzer
 from haiprof.show import pipeline
+from haiprof.show.page import pipeline as page_pipeline
+from haiprof.show.page.context import context
 
 MS = 1_000_000
 BEGIN = 1_697_793_307_000
@@ -86,3 +90,20 @@ def test_the_report_has_it_where_there_is_one(tmp_path: Path) -> None:
     assert pipeline.section(without).parts == []
     page = without.report(tmp_path / "other.html").read_text()
     assert "Pipeline" not in texts_in(page).splitlines()
+
+
+def test_the_page_has_the_jobs_of_each_rank_and_the_same_tables(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    found = context(Analyzer(two_ranks(tmp_path / "logs")))
+    sections: list[Any] = page_pipeline.sections(found)
+    assert [each["kind"] for each in sections] == ["text", "lanes", "table", "table", "table"]
+    first, second = sections[1]["lanes"]
+    blobs = found.columns.encoded()
+    assert [first["names"][int(n)] for n in decoded(first["name_of"], blobs)] == [
+        *("forward of microbatch 0", "forward of microbatch 1"),
+        *("backward of microbatch 0", "backward of microbatch 1", "sync of microbatch 1"),
+    ]
+    assert np.allclose(decoded(second["length"], blobs), [0.02, 0.04, 0.02, 0.04], rtol=1e-4)
+    begins = decoded(second["from"], blobs)
+    assert np.allclose(begins - begins[0], [0, 0.02, 0.06, 0.08], atol=2e-6)
+    assert sections[2]["title"] == "Stages, the critical one first"

@@ -96,7 +96,9 @@ class Columns:
         if not np.isfinite(scale):  # the range of a float64 itself
             return self._add("f64", given)
         items = np.full(len(given), _LEVELS + 1, np.int64)
-        items[present] = np.rint((given[present] - low) / (scale or 1.0)).astype(np.int64)
+        # With differences near the least float there is, the quotient may be rounded up.
+        level = np.minimum(np.rint((given[present] - low) / (scale or 1.0)), _LEVELS)
+        items[present] = level.astype(np.int64)
         column = self._add("u16", items)
         column["scale"] = scale or 1.0
         column["offset"] = low

@@ -74,5 +74,6 @@ def _line(found: Context, series: Series) -> document.Line:
 
 
 def _moves(series: Series) -> bool:
-    low, high = np.quantile(series.value, [0.05, 0.95])
-    return bool(high - low > _MOVES * max(abs(low), abs(high)))
+    with np.errstate(over="ignore", invalid="ignore"):  # a run may hold any number
+        low, high = np.quantile(series.value, [0.05, 0.95])
+        return bool(high - low > _MOVES * max(abs(low), abs(high)))

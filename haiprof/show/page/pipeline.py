@@ -50,7 +50,8 @@ def _lanes(found: Context, jobs: pl.DataFrame, step: dict[str, int]) -> document
     found.columns.next_blob()
     lanes = []
     for node, rank, pid, _, stages in shown.iter_rows():
-        whose = pl.col("node").eq_missing(pl.lit(node)) & pl.col("pid").eq_missing(pl.lit(pid))
+        who = zip(_WHO, (node, rank, pid), strict=True)
+        whose = pl.all_horizontal(pl.col(name).eq_missing(pl.lit(value)) for name, value in who)
         mine = jobs.filter(whose).sort("start").head(_JOBS // shown.height)
         lanes.append(_lane(found, pipeline.lane_name(node, rank, stages), mine))
     end = step["start"] + step["duration"]

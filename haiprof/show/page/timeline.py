@@ -181,7 +181,7 @@ def _marks(found: Context) -> list[document.Mark]:
     for time, kind, text, rank in some.select("time", "kind", "text", "rank").iter_rows():
         mark: document.Mark = {
             "at": found.second(time),
-            "kind": cut(kind),
+            "kind": cut(kind or ""),
             "text": cut(text or ""),
         }
         if rank is not None:
