@@ -30,6 +30,10 @@ bool keep_one() noexcept {
   return false;
 }
 
+// The kernel gives a small file in one piece: what is shorter than this and than the room for it
+// was the whole of it. Longer ones come in pieces, of a page or less.
+constexpr std::size_t kOnePiece = 2048;
+
 // Reads from offset 0 to the end. 0 or an errno.
 int read_all(int fd, std::vector<char>& bytes, std::size_t& used) {
   used = 0;
@@ -44,7 +48,9 @@ int read_all(int fd, std::vector<char>& bytes, std::size_t& used) {
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return errno;
     if (got == 0) return 0;
+    const bool first = used == 0;
     used += static_cast<std::size_t>(got);
+    if (first && used < kOnePiece) return 0;
   }
   while (used > 0 && bytes[used - 1] != '\n') --used;
   return 0;

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <memory>
 
+#include "host/ethtool.h"
 #include "host/processes.h"
+#include "host/roce_pauses.h"
 
 namespace haiprof::host {
 
@@ -48,8 +50,10 @@ sampler::Sampler make_host_sampler(const Roots& roots, const Intervals& interval
   if (intervals.basic_ns != 0) add_basic(host, roots, intervals.basic_ns);
   if (intervals.ib_ns != 0) {
     host.add(make_infiniband(roots), intervals.ib_ns);
-    host.add(make_infiniband_errors(roots),
-             std::max(intervals.ib_ns, std::min(intervals.ib_ns * kErrorsSlower, kErrorsSlowest)));
+    const std::uint64_t slower_ns =
+        std::max(intervals.ib_ns, std::min(intervals.ib_ns * kErrorsSlower, kErrorsSlowest));
+    host.add(make_infiniband_errors(roots), slower_ns);
+    host.add(make_roce_pauses(roots, std::make_unique<Ethtool>()), slower_ns);
   }
   if (intervals.io_ns != 0) {
     host.add(make_disk(roots), intervals.io_ns);

@@ -22,8 +22,22 @@ struct Planned {
   Counter counter;
 };
 
+// Whether the names are equal, each # of the rule's being a number.
+bool is_numbered_as(std::string_view rule, std::string_view pmu) noexcept {
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  for (const char expected : rule) {
+    if (pmu.empty() || (expected == '#' ? !is_digit(pmu.front()) : pmu.front() != expected)) {
+      return false;
+    }
+    do pmu.remove_prefix(1);
+    while (expected == '#' && !pmu.empty() && is_digit(pmu.front()));
+  }
+  return pmu.empty();
+}
+
 // Whether a PMU is one of those that a rule is for.
 bool has_name(std::string_view rule, std::string_view pmu) noexcept {
+  if (rule.find('#') != std::string_view::npos) return is_numbered_as(rule, pmu);
   if (pmu == rule) return true;
   const perf::Numbered name = perf::numbered(pmu);
   return name.number && name.stem.size() == rule.size() + 1 && name.stem.starts_with(rule) &&

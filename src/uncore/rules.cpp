@@ -68,6 +68,11 @@ constexpr Rule kRules[] = {
     {"nvidia_ucf_pmu", 0, dram_read, memory_first, "mem_bytes_rd", 1},
     {"nvidia_ucf_pmu", 0, dram_write, memory_first, "mem_bytes_wr", 1},
 
+    // HiSilicon Kunpeng: the kernel names the events and gives no scale. Those of newer ones, in
+    // which a controller has several PMUs, are not known.
+    {"hisi_sccl#_ddrc#", 0, dram_read, memory_first, "flux_rd", 32},
+    {"hisi_sccl#_ddrc#", 0, dram_write, memory_first, "flux_wr", 32},
+
     // Energy (RAPL) of Intel and AMD.
     {"power", 0, cpu_energy, always, "energy-pkg"},
     {"power", 0, dram_energy, always, "energy-ram"},

@@ -41,7 +41,7 @@ enum class Note : std::uint8_t {
 };
 
 struct Rule {
-  std::string_view pmu;  // its name, with or without _NUMBER behind it
+  std::string_view pmu;  // its name, with or without _NUMBER behind it; or each # is a number
   unsigned counters;     // that the PMU has; 0: one for each event
   Quantity quantity;
   Choice choice;

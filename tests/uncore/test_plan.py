@@ -380,6 +380,28 @@ def test_vera(tmp_path: Path) -> None:
     assert {event["socket"] for event in result["events"]} == {0, 1}
 
 
+@pytest.mark.parametrize(("read", "write"), [("0x1", "0x0"), ("0x84", "0x83")])
+def test_kunpeng(tmp_path: Path, read: str, write: str) -> None:
+    machine = Machine(tmp_path, "ARM:72:3329")
+    events = {"flux_wr": f"config={write}", "flux_rd": f"config={read}", "pre_cmd": "config=0x4"}
+    for die, cpu in ((1, 0), (3, 0), (5, 2), (17, 2)):
+        for controller in range(4):
+            name = f"hisi_sccl{die}_ddrc{controller}"
+            machine.pmu(name, {"event": "config:0-7"}, events, cpus=[cpu])
+    # Others of a die, and one whose count may be another number of bytes.
+    for name in ("hisi_sccl1_l3c0", "hisi_sccl1_hha0", "hisi_sccl1_ddrc0_1", "hisi_sccl_ddrc0"):
+        machine.pmu(name, {"event": "config:0-7"}, events, cpus=[0])
+    result = plan(machine)
+    assert result["problems"] == []
+    assert configs(result, "dram_rd") == [read]
+    assert configs(result, "dram_wr") == [write]
+    assert {event["scale"] for event in result["events"]} == {32.0}
+    assert len(pmus(result)) == 16
+    on_second = {e["pmu"] for e in result["events"] if e["socket"] == 1}
+    assert on_second == {f"hisi_sccl{die}_ddrc{n}" for die in (5, 17) for n in range(4)}
+    assert result["dram_peak_bytes_per_s"] in (None, 0)
+
+
 def test_without_topology_the_counters_tell_how_many_sockets_there_are(tmp_path: Path) -> None:
     machine = pmu_trees.genoa(tmp_path)
     shutil.rmtree(machine.sysfs / "devices/system/cpu")
