@@ -63,7 +63,7 @@ export class App implements Page {
     this.document = document;
     this.blobs = blobs;
     this.search.forget();
-    for (const frames of this.frames.values()) for (const frame of frames) frame.figure?.end?.();
+    for (const frames of this.frames.values()) for (const frame of frames) frame.end();
     this.frames.clear();
     const open = [...this.main.querySelectorAll("details")].map((fold) => [fold.querySelector("h2")?.textContent, fold.open]);
     const focused = globalThis.document.activeElement?.closest("section")?.id;

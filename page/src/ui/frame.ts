@@ -41,6 +41,8 @@ export class Frame {
   /** In pixels, as it was last drawn. */
   width = 0;
   private making?: Promise<void>;
+  /** Ends listening to the axis. */
+  private deaf?: () => void;
   private details?: HTMLDetailsElement;
 
   constructor(readonly section: Section, readonly tab: string, readonly page: Page) {
@@ -72,13 +74,19 @@ export class Frame {
       (figure) => {
         this.figure = figure;
         this.body.style.minHeight = "";
-        figure.axis?.listen(() => this.page.redraw(figure));
+        this.deaf = figure.axis?.listen(() => this.page.redraw(figure));
       },
       (error: unknown) => {
         this.body.style.minHeight = "";
         this.body.replaceChildren(h("p.empty", {}, `This cannot be shown: ${error instanceof Error ? error.message : String(error)}`));
       },
     ));
+  }
+
+  /** It is not shown any more. */
+  end(): void {
+    this.deaf?.();
+    this.figure?.end?.();
   }
 
   openUp(): void {
