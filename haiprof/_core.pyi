@@ -326,7 +326,7 @@ def phases_reset() -> None:
 def hooks_detached() -> None:
     """Declare that the end of calls open now will not be seen, on any thread."""
 
-def module_enter(module: object, /) -> None:
+def module_enter(module: object, arguments: object = ..., keywords: object = ..., /) -> None:
     """Begin a module call."""
 
 def compiled_enter(function: object, /) -> None:
@@ -349,6 +349,9 @@ def backward_leave() -> None:
 
 def set_gradients_query(query: Callable[[], bool], /) -> None:
     """Set the function that says whether gradients are enabled."""
+
+def set_tensor_type(tensor: type, /) -> None:
+    """Record the sizes of the inputs of models that are of this type."""
 
 def collection(phase: str, information: dict[str, int], /) -> None:
     """What ``gc.callbacks`` calls: a collection begins ("start") or ends ("stop")."""

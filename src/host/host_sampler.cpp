@@ -19,6 +19,9 @@ constexpr std::uint64_t kErrorsSlowest = 10'000'000'000;
 constexpr std::uint64_t kFrequencyNs = 10'000'000'000;
 constexpr std::uint64_t kPlacementNs = 10'000'000'000;
 
+// A file of every process of the node.
+constexpr std::uint64_t kNeighboursNs = 10'000'000'000;
+
 // These count what hardly ever happens: when in a second it did is not worth a reading.
 constexpr std::uint64_t kRareNs = 1'000'000'000;
 
@@ -41,6 +44,7 @@ void add_basic(sampler::Sampler& sampler, const Roots& roots, std::uint64_t inte
   sampler.add(make_cgroup(roots), interval_ns);
   sampler.add(make_frequency(roots), std::max(interval_ns, kFrequencyNs));
   sampler.add(make_placement(roots, processes), std::max(interval_ns, kPlacementNs));
+  sampler.add(make_neighbours(roots, processes), std::max(interval_ns, kNeighboursNs));
 }
 
 }  // namespace

@@ -32,6 +32,8 @@ constexpr std::string_view kThreads = "proc.threads.count";
 constexpr std::string_view kProcesses = "proc.processes.count";
 constexpr std::string_view kSwitches = "proc.context_switches.per_s";
 constexpr std::string_view kWait = "proc.cpu_wait.percent";
+constexpr std::string_view kMainSystem = "proc.main_system.percent";
+constexpr std::string_view kMainFaults = "proc.main_minor_faults.per_s";
 constexpr std::string_view kCommunicationWait = "proc.communication_wait.percent";
 constexpr double kPercentOfSecond = 1e-7;  // of ns in a second
 constexpr std::string_view kTotalNames[kTotals] = {
@@ -61,6 +63,8 @@ struct Watched {
   SeriesId involuntary;
   SeriesId wait;
   SeriesId communication_wait;
+  SeriesId main_system;
+  SeriesId main_faults;
 };
 
 class ProcessSource final : public sampler::Source {
@@ -90,6 +94,8 @@ class ProcessSource final : public sampler::Source {
     process.involuntary = table.add(kSwitches, "involuntary", pid);
     process.wait = table.add(kWait, {}, pid, kPercentOfSecond);
     process.communication_wait = table.add(kCommunicationWait, {}, pid, kPercentOfSecond);
+    process.main_system = table.add(kMainSystem, {}, pid, scale_of(kCpuTicks));
+    process.main_faults = table.add(kMainFaults, {}, pid);
     watched_.push_back(process);
     processes_->watch(pid);
   }
@@ -99,8 +105,9 @@ class ProcessSource final : public sampler::Source {
                                  [&](const Watched& watched) { return watched.pid == pid; });
     if (at == watched_.end()) return;
     for (const SeriesId id : at->totals) table.remove(id);
-    for (const SeriesId id : {at->resident, at->threads, at->processes, at->voluntary,
-                              at->involuntary, at->wait, at->communication_wait}) {
+    for (const SeriesId id :
+         {at->resident, at->threads, at->processes, at->voluntary, at->involuntary, at->wait,
+          at->communication_wait, at->main_system, at->main_faults}) {
       table.remove(id);
     }
     watched_.erase(at);
@@ -119,8 +126,9 @@ class ProcessSource final : public sampler::Source {
   }
 
   std::vector<sampler::Part> describe(const Status& status) const override {
-    sampler::Part process{
-        std::string(name()), status, {kResident, kThreads, kProcesses, kSwitches}};
+    sampler::Part process{std::string(name()),
+                          status,
+                          {kResident, kThreads, kProcesses, kSwitches, kMainSystem, kMainFaults}};
     sampler::Part io{"process_io", status, {}};
     sampler::Part wait{"process_wait", status, {kWait, kCommunicationWait}};
     for (std::size_t k = 0; k < kTotals; ++k) {
@@ -166,6 +174,10 @@ class ProcessSource final : public sampler::Source {
     if (tree.alive && tree.has_switches) {
       table.rate(watched.voluntary, tree.switches_voluntary);
       table.rate(watched.involuntary, tree.switches_involuntary);
+    }
+    if (tree.alive && tree.has_main_thread) {
+      table.rate(watched.main_system, tree.main_system_ticks);
+      table.rate(watched.main_faults, tree.main_minor_faults);
     }
     if (tree.alive) {
       watched.has_wait = tree.has_wait;

@@ -56,6 +56,8 @@ bool parse_process_stat(std::string_view text, ProcessStat& stat) noexcept {
   stat.minor_faults = field[6] + field[7];
   stat.major_faults = field[8] + field[9];
   stat.ticks = field[10] + field[11] + field[12] + field[13];
+  stat.own_ticks = field[10] + field[11];
+  stat.system_ticks = field[11];
   stat.threads = field[16];
   stat.start = field[18];
   stat.resident_pages = field[20];
@@ -235,11 +237,13 @@ void Processes::put_in_order() {
     if (process.root != process.pid) {
       process.status = File();
       process.schedstat = File();
+      process.main_thread = File();
       process.communication = {};
     } else if (!process.status) {
       const std::string folder = procfs_ + "/" + std::to_string(process.pid);
       process.status = File(folder + "/status");
       process.schedstat = File(folder + "/schedstat");
+      process.main_thread = File(folder + "/task/" + std::to_string(process.pid) + "/stat");
     }
   }
 }
@@ -328,6 +332,13 @@ void Processes::read_root(Process& process) {
   std::string_view text = buffer_.text();
   tree->has_wait = tree->has_wait && next_number(text, ran) && next_number(text, tree->wait_ns) &&
                    next_number(text, turns) && turns != 0;
+  ProcessStat main;
+  tree->has_main_thread =
+      process.main_thread.read(buffer_) == 0 && parse_process_stat(buffer_.text(), main);
+  if (tree->has_main_thread) {
+    tree->main_system_ticks = main.system_ticks;
+    tree->main_minor_faults = main.minor_faults - main.reaped_minor_faults;
+  }
   const std::string folder = procfs_ + "/" + std::to_string(process.pid);
   tree->has_communication_wait = process.communication.update(folder, process.threads, buffer_);
   tree->communication_wait_ns = process.communication.waited_ns();

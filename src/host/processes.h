@@ -46,6 +46,8 @@ struct ProcessStat {
   std::uint64_t reaped_minor_faults = 0;  // waited-for children's alone
   std::uint64_t major_faults = 0;         // own and waited-for children's
   std::uint64_t ticks = 0;                // own and waited-for children's
+  std::uint64_t own_ticks = 0;
+  std::uint64_t system_ticks = 0;  // of the own, in the kernel
   std::uint64_t threads = 0;
   std::uint64_t start = 0;
   std::uint64_t resident_pages = 0;
@@ -68,6 +70,9 @@ struct Tree {
   std::uint64_t switches_involuntary = 0;
   bool has_wait = false;
   std::uint64_t wait_ns = 0;  // that the root's main thread could have run and had no CPU
+  bool has_main_thread = false;
+  std::uint64_t main_system_ticks = 0;  // of the root's main thread, in the kernel
+  std::uint64_t main_minor_faults = 0;
   bool has_communication_wait = false;
   std::uint64_t communication_wait_ns = 0;  // the same of its threads that communicate
 };
@@ -101,7 +106,7 @@ class Processes {
     pid_t root = 0;  // of its tree
     unsigned depth = 0;
     std::uint64_t start = 0;
-    File stat, io, status, schedstat;
+    File stat, io, status, schedstat, main_thread;
     CommunicationThreads communication;
     Reading counted;  // its share of the tree's totals
     Reading latest;

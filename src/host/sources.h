@@ -44,12 +44,14 @@ std::unique_ptr<sampler::Source> make_numa(const Roots& roots);
 std::unique_ptr<sampler::Source> make_frequency(const Roots& roots);
 std::unique_ptr<sampler::Source> make_own_use(const Roots& roots);
 
-// The first updates the trees; the second, which looks closer and less often, uses them.
+// The first updates the trees; the others, which look closer and less often, use them.
 class Processes;
 inline constexpr std::string_view kProcess = "process";
 std::unique_ptr<sampler::Source> make_process(const Roots& roots,
                                               std::shared_ptr<Processes> processes);
 std::unique_ptr<sampler::Source> make_placement(const Roots& roots,
                                                 std::shared_ptr<const Processes> processes);
+std::unique_ptr<sampler::Source> make_neighbours(const Roots& roots,
+                                                 std::shared_ptr<const Processes> processes);
 
 }  // namespace haiprof::host

@@ -212,8 +212,10 @@ void close(Kind kind, Token token, End end, std::uint64_t key) noexcept {
 
 bool wants_modules() noexcept { return modules_wanted.load(std::memory_order_relaxed); }
 
-void open_forward(Kind kind, std::uint64_t key, bool gradients) noexcept {
-  open(kind, key, gradients, 0);
+bool open_forward(Kind kind, std::uint64_t key, bool gradients) noexcept {
+  const bool before = owner_in_forward.load(std::memory_order_relaxed);
+  return open(kind, key, gradients, 0) != 0 && !before &&
+         owner_in_forward.load(std::memory_order_relaxed);
 }
 
 void close_forward() noexcept {

@@ -74,8 +74,8 @@ void close(Kind kind, Token token, End end, std::uint64_t key = 0) noexcept;
 
 // Whether it matters which module is called; else open_forward() may be given any key.
 bool wants_modules() noexcept;
-// kind: forward or compiled; close_forward() closes both.
-void open_forward(Kind kind, std::uint64_t key, bool gradients) noexcept;
+// kind: forward or compiled; close_forward() closes both. Whether a forward pass begins.
+bool open_forward(Kind kind, std::uint64_t key, bool gradients) noexcept;
 void close_forward() noexcept;
 void open_optimizer(std::uint64_t key) noexcept;
 void close_optimizer(End end) noexcept;

@@ -27,6 +27,10 @@ bool add_wrapped_call(PyObject* module);
 bool add_frame_hooks(PyObject* module);
 bool add_pause_hook(PyObject* module);
 bool add_allocator_hook(PyObject* module);
+bool add_input_hook(PyObject* module);
+
+// A model is called with these: a tuple and a dict, or null. With the GIL.
+void record_input(PyObject* arguments, PyObject* keywords) noexcept;
 
 // How many optimizer steps and calls of compiled functions this thread has begun.
 extern __thread std::uint64_t updates_begun;

@@ -32,7 +32,7 @@ struct Series {
   const char* field;
   const char* part;
 };
-enum Which : std::size_t { allocated, peak, reserved, active, split, retries, ooms };
+enum Which : std::size_t { allocated, peak, reserved, active, split, retries, ooms, taken, given };
 constexpr Series kSeries[] = {
     {"torch.allocated.bytes", "allocated_bytes", "current"},
     {"torch.allocated_peak.bytes", "allocated_bytes", "peak"},
@@ -41,6 +41,8 @@ constexpr Series kSeries[] = {
     {"torch.inactive_split.bytes", "inactive_split_bytes", "current"},
     {"torch.alloc_retries.count", "num_alloc_retries", nullptr},
     {"torch.ooms.count", "num_ooms", nullptr},
+    {"torch.device_allocs.count", "num_device_alloc", nullptr},
+    {"torch.device_frees.count", "num_device_free", nullptr},
 };
 
 // Negative: torch has not said.

@@ -27,9 +27,12 @@ PyObject* set_gradients_query(PyObject*, PyObject* callable) {
   Py_RETURN_NONE;
 }
 
-PyObject* module_enter(PyObject*, PyObject* module) {
-  if (phase::enter_call() && ready()) {
-    phase::open_forward(phase::Kind::forward, key_of(module), gradients_enabled());
+// module_enter(module), or with what it is called with: a tuple and a dict.
+PyObject* module_enter(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  if (count != 0 && phase::enter_call() && ready()) {
+    const bool gradients = gradients_enabled();
+    const bool opened = phase::open_forward(phase::Kind::forward, key_of(args[0]), gradients);
+    if (opened && gradients && count == 3) record_input(args[1], args[2]);
   }
   Py_RETURN_NONE;
 }
@@ -71,13 +74,13 @@ PyObject* backward_leave(PyObject*, PyObject*) {
   Py_RETURN_NONE;
 }
 
-#if PY_VERSION_HEX >= 0x030C0000
-
 using FastFunction = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t);
 
 PyCFunction fast(FastFunction function) {
   return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
 }
+
+#if PY_VERSION_HEX >= 0x030C0000
 
 // A variable of the frame that runs now: a new reference, or null without an error.
 PyObject* variable(PyObject* name) noexcept {
@@ -93,6 +96,7 @@ PyObject* on_start(PyObject*, PyObject* const* args, Py_ssize_t) {
   static PyObject* const self_name = PyUnicode_InternFromString("self");
   static PyObject* const function_name = PyUnicode_InternFromString("fn");
   static PyObject* const arguments_name = PyUnicode_InternFromString("args");
+  static PyObject* const keywords_name = PyUnicode_InternFromString("kwargs");
   const PyObject* const code = args[0];
   if (code == optimizer_code.load(std::memory_order_relaxed)) {
     if (PyObject* const arguments = ready() ? variable(arguments_name) : nullptr) {
@@ -106,9 +110,17 @@ PyObject* on_start(PyObject*, PyObject* const* args, Py_ssize_t) {
     if (compiled) ++updates_begun;
     PyObject* called = nullptr;
     if (phase::wants_modules()) called = variable(compiled ? function_name : self_name);
-    phase::open_forward(compiled ? phase::Kind::compiled : phase::Kind::forward, key_of(called),
-                        gradients_enabled());
+    const bool gradients = gradients_enabled();
+    const bool opened = phase::open_forward(compiled ? phase::Kind::compiled : phase::Kind::forward,
+                                            key_of(called), gradients);
     Py_XDECREF(called);
+    if (opened && gradients && !compiled) {
+      PyObject* const arguments = variable(arguments_name);
+      PyObject* const keywords = variable(keywords_name);
+      record_input(arguments, keywords);
+      Py_XDECREF(arguments);
+      Py_XDECREF(keywords);
+    }
   }
   Py_RETURN_NONE;
 }
@@ -157,7 +169,8 @@ PyObject* watch_code(PyObject*, PyObject* const* args, Py_ssize_t count) {
 #endif
 
 PyMethodDef functions[] = {
-    {"module_enter", module_enter, METH_O, "module_enter(module) -> None\n\nA module call begins."},
+    {"module_enter", fast(module_enter), METH_FASTCALL,
+     "module_enter(module, args, keywords) -> None\n\nA module call begins."},
     {"compiled_enter", compiled_enter, METH_O,
      "compiled_enter(function) -> None\n\nA call of a compiled function begins."},
     {"module_leave", module_leave, METH_NOARGS,

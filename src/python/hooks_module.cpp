@@ -44,7 +44,8 @@ void owned(phase::Thread& thread) noexcept {
 
 void register_hooks(py::module_& module) {
   if (!add_wrapped_call(module.ptr()) || !add_frame_hooks(module.ptr()) ||
-      !add_pause_hook(module.ptr()) || !add_allocator_hook(module.ptr())) {
+      !add_pause_hook(module.ptr()) || !add_allocator_hook(module.ptr()) ||
+      !add_input_hook(module.ptr())) {
     throw py::error_already_set();
   }
   phase::notify_owners(owned);

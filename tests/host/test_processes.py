@@ -59,6 +59,24 @@ def test_a_tree_worked_out_by_hand(node: Node) -> None:
     }
 
 
+def test_what_the_main_thread_does_in_the_kernel(node: Node) -> None:
+    def main(system: int, faults: int) -> None:
+        numbers = f"{faults} 70 3 0 500 {system} 9 9 20 0 4 0 500 1000 10 0 0"
+        node.write("10/task/10/stat", f"10 (a ) b) R 1 1 1 0 -1 4194304 {numbers}\n")
+
+    node.process(10, ticks=100)
+    main(50, 1000)
+    sampler = node.sampler()
+    sampler.watch(10)
+    node.tick(sampler)
+    main(50 + os.sysconf("SC_CLK_TCK"), 6000)
+    values = of(node.tick(sampler, 2.0), 10)
+    assert values["proc.main_system.percent", None] == pytest.approx(50.0)
+    assert values["proc.main_minor_faults.per_s", None] == 2500.0
+    (node.procfs / "10/task/10/stat").write_text("10 (a")
+    assert ("proc.main_system.percent", None) not in of(node.tick(sampler), 10)
+
+
 def test_rates_of_a_process_begin_when_it_is_watched(node: Node) -> None:
     sampler = node.sampler(10.0)
     node.tick(sampler)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
+from haiprof import _core
 from haiprof.capture.after_import import AfterImport, imported
 from haiprof.capture.hooks.watch import Place, Watcher
 
@@ -24,7 +25,7 @@ def _function(owner: type, name: str) -> FunctionType:
 
 
 class ModuleCalls:
-    """Calls of ``torch.nn.Module`` instances."""
+    """Calls of ``torch.nn.Module`` instances, and the size of what they are called with."""
 
     name = "modules"
 
@@ -34,8 +35,9 @@ class ModuleCalls:
 
     def attach(self) -> str:
         """Watch all modules' calls; return how."""
-        from torch import nn
+        from torch import Tensor, nn
 
+        _core.set_tensor_type(Tensor)
         self._watcher.watch(Place("module", _function(nn.Module, "__call__")))
         return f"on: {self._watcher.how}"
 

@@ -24,7 +24,7 @@ _LEAVE: Final = "haiprof: leave"
 def with_calls(
     function: FunctionType,
     argument: str,
-    enter: Callable[[Any], object],
+    enter: Callable[..., object],
     leave: Callable[[], object],
     inner: tuple[str, ...] = (),
 ) -> CodeType:
@@ -32,7 +32,7 @@ def with_calls(
 
     Args:
         function: a function whose source can be read; a global ``torch`` must be in its reach.
-        argument: the name of the variable that ``enter`` is called with.
+        argument: the name of the variable that ``enter`` is called with, or several, with commas.
         enter: called first.
         leave: called last, also when the body raises.
         inner: wrap the function of one of these names that is defined inside ``function`` instead.
@@ -51,7 +51,7 @@ def _rewritten(
     function: FunctionType,
     running: CodeType,
     argument: str,
-    enter: Callable[[Any], object],
+    enter: Callable[..., object],
     leave: Callable[[], object],
     inner: tuple[str, ...],
 ) -> CodeType:

@@ -142,10 +142,10 @@ class Rewriting:
 
     how = "rewritten code"
     _CALLS: Final = {
-        "module": ("self", _core.module_enter, _core.module_leave),
-        "compiled": ("fn", _core.compiled_enter, _core.module_leave),
-        "optimizer": ("args", _core.optimizer_enter, _core.optimizer_leave),
-        "backward": ("tensors", _core.backward_enter, _core.backward_leave),
+        "module": (("self", "args", "kwargs"), _core.module_enter, _core.module_leave),
+        "compiled": (("fn",), _core.compiled_enter, _core.module_leave),
+        "optimizer": (("args",), _core.optimizer_enter, _core.optimizer_leave),
+        "backward": (("tensors",), _core.backward_enter, _core.backward_leave),
     }
 
     def __init__(self) -> None:
@@ -157,8 +157,11 @@ class Rewriting:
 
     def watch(self, place: Place) -> None:
         """Report the calls of a place from now on."""
-        argument, enter, leave = self._CALLS[place.kind]
+        names, enter, leave = self._CALLS[place.kind]
         original = place.function.__code__
+        # What only adds to the first may have another name in some torch.
+        known = set(names) <= set(place.code.co_varnames)
+        argument = ", ".join(names if known else names[:1])
         ours = with_calls(place.function, argument, enter, leave, place.inner)
         self._rewritten.append((place, original, ours))
         _exchange(place, original, ours)

@@ -38,6 +38,7 @@ PRELUDE = """
             "allocated_bytes": stat(used, used + 1), "reserved_bytes": stat(2 * used, 2 * used),
             "active_bytes": stat(used, used), "inactive_split_bytes": stat(used // 2, used),
             "num_alloc_retries": state["retries"], "num_ooms": state["ooms"],
+            "num_device_alloc": 7, "num_device_free": 5,
         } if device == 0 else {
             "allocated_bytes": stat(0, 0), "reserved_bytes": stat(0, 0),
             "num_alloc_retries": 0, "num_ooms": 0,
@@ -118,6 +119,8 @@ def test_figures_are_recorded_after_steps_for_the_devices_in_use(shm: Path, tmp_
     assert values(run, "torch.inactive_split.bytes")[-1] == 4.5 * 2**30
     assert set(values(run, "torch.alloc_retries.count")) == {0}
     assert set(values(run, "torch.ooms.count")) == {0}
+    assert set(values(run, "torch.device_allocs.count")) == {7}
+    assert set(values(run, "torch.device_frees.count")) == {5}
     assert texts(run, "memory") == []
 
 
