@@ -37,6 +37,8 @@ class Gpu:
     #: Compute capability, as in (9, 0).
     capability: tuple[int, int] | None = None
     power_limit_w: float | None = None
+    #: Its address, as the node's recorder has it.
+    pci: str = ""
 
 
 @dataclass(frozen=True, slots=True)

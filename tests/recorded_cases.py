@@ -114,7 +114,9 @@ def stats(**values: float) -> Summary:
         "allowed": "proc.allowed_cpus.count", "node": "cpu.util.percent",
         "memory": "psi.memory_some.percent", "sent": "tcp.sent.segments_per_s",
         "resent": "tcp.retransmitted.segments_per_s",
-        "talk": "proc.communication_wait.percent",
+        "talk": "proc.communication_wait.percent", "dropped": "net.softnet_drops.per_s",
+        "own_memory": "cgroup.psi_memory_some.percent", "swapped": "mem.swap_in.pages_per_s",
+        "reclaim": "mem.reclaim_stalls.per_s", "read_back": "proc.major_faults.per_s",
     }  # fmt: skip
     return Summary(
         process(),

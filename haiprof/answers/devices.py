@@ -49,6 +49,7 @@ def devices(ranks: Ranks) -> list[Device]:
                         ranks=users[gpu.instance],
                         clocks=read.clocks.get(gpu.instance),
                         power_limit_w=gpu.power_limit_w,
+                        pci=gpu.pci,
                         errors=read.errors.get(gpu.instance, ()),
                     )
                 )

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import polars as pl
 
 from haiprof import schema
@@ -29,7 +30,9 @@ from haiprof.findings.recorded import (
     baseline_rules,
     end_rules,
     hang_rules,
+    kernel_log_rules,
     memory_rules,
+    pcie_rules,
     rules,
 )
 from haiprof.findings.recorded import case as case_view
@@ -40,10 +43,13 @@ from haiprof.sources.hangs import read_hangs
 from haiprof.views.run import collectives as collective_view
 from haiprof.views.run import stacks as stack_views
 from haiprof.views.run.late_places import of_job
+from haiprof.views.run.ledger import Ledger
 from haiprof.views.run.overview import Summary
 
 #: Events of one kind that are looked at.
 _MOST_FACTS: Final = 256
+#: Of so many steps the size of the inputs must be known.
+_MOST_STEPS: Final = 0.9
 _EXCHANGE: Final = "all_to_all"
 #: Samples of its main thread that say where a process ended: these are looked at, and so many in a
 #: row are needed.
@@ -184,14 +190,17 @@ def _case(ranks: Ranks, records: RecordedAnswers) -> case_view.Case:
         found.append(read.rank)
     several = sum(process.role == ROLE_RANK for process, _ in latest.values()) > 1
     operations = collective_view.by_kind(collective_answers.matched(ranks)) if several else None
+    events = records.events(
+        kind=(hardware.LINK_EVENTS, kernel_log_rules.KERNEL_LOG, pcie_rules.PCIE_LINK)
+    ).select(pl.col(name).cast(kind) for name, kind in case_view.LINKS_SCHEMA.items())
+    of_links = pl.col("kind") == hardware.LINK_EVENTS
     return case_view.Case(
         [rank for rank in found if rank.ledger.stepped],
         nodes,
         pl.DataFrame() if operations is None else operations,
         devices(ranks),
-        records.events(kind=hardware.LINK_EVENTS).select(
-            pl.col(name).cast(kind) for name, kind in case_view.LINKS_SCHEMA.items()
-        ),
+        events.filter(of_links),
+        events.filter(~of_links),
     )
 
 
@@ -203,8 +212,15 @@ class _Read(NamedTuple):
 def _rank(item: tuple[Process, tuple[ledger_answers.Charged, Summary | None]]) -> _Read:
     process, (charged, summary) = item
     events = read_events(process, *case_view.FACTS)
-    metrics = [memory_rules.MEMORY, memory_rules.DEVICE_MEMORY]
-    memory = tables.read(process, schema.SAMPLES, ("time", "metric", "value"), {"metric": metrics})
+    metrics = [
+        memory_rules.MEMORY,
+        memory_rules.DEVICE_MEMORY,
+        case_view.DEVICE_FREES,
+        case_view.MAIN_FAULTS,
+        case_view.MAIN_SYSTEM,
+        case_view.INPUT_ELEMENTS,
+    ]
+    samples = tables.read(process, schema.SAMPLES, ("time", "metric", "value"), {"metric": metrics})
     rank = case_view.Rank(
         process,
         charged.ledger,
@@ -213,15 +229,41 @@ def _rank(item: tuple[Process, tuple[ledger_answers.Charged, Summary | None]]) -
         summary,
         _facts(events.frame),
         _exchanged(process),
-        *(_summed(memory.frame, metric) for metric in metrics),
+        memory=_summed(samples.frame, memory_rules.MEMORY),
+        device_memory=_summed(samples.frame, memory_rules.DEVICE_MEMORY),
+        device_frees=_summed(samples.frame, case_view.DEVICE_FREES),
+        main_thread=_main_thread(samples.frame),
+        elements=_elements(samples.frame, charged.ledger),
     )
-    return _Read(rank, [*events.problems, *memory.problems])
+    return _Read(rank, [*events.problems, *samples.problems])
 
 
 def _summed(samples: pl.DataFrame, metric: str) -> pl.DataFrame:
     """Return ``time`` and ``value`` of a metric, its instances added up."""
     rows = samples.filter(pl.col("metric").cast(pl.String) == metric)
     return rows.group_by("time").agg(pl.col("value").sum()).sort("time")
+
+
+def _main_thread(samples: pl.DataFrame) -> pl.DataFrame:
+    """Return what was sampled of the main thread at one time, as ``MAIN_SCHEMA`` has it."""
+    both = (_summed(samples, m) for m in (case_view.MAIN_FAULTS, case_view.MAIN_SYSTEM))
+    faults, system = both
+    joined = faults.rename({"value": "faults"}).join(system.rename({"value": "system"}), on="time")
+    return joined.select(pl.col(name).cast(kind) for name, kind in case_view.MAIN_SCHEMA.items())
+
+
+def _elements(samples: pl.DataFrame, ledger: Ledger) -> case_view.Numbers:
+    """Return the size of the inputs of each group of steps; empty: it is not known of most."""
+    rows = samples.filter(pl.col("metric").cast(pl.String) == case_view.INPUT_ELEMENTS)
+    count, none = len(ledger.start), np.zeros(0, np.int64)
+    if not rows.height or not count:
+        return none
+    time = rows["time"].to_numpy()
+    at = np.searchsorted(ledger.start, time, "right") - 1
+    inside = (at >= 0) & (time < (ledger.start + ledger.duration)[np.maximum(at, 0)])
+    sums = np.bincount(at[inside], rows["value"].to_numpy()[inside], count)
+    known = np.count_nonzero(sums) >= _MOST_STEPS * count
+    return sums.astype(np.int64) if known else none
 
 
 def _exchanged(process: Process) -> int:

@@ -29,10 +29,16 @@ KINDS: Final[dict[str, Kind]] = {
     "slow_loader": Kind(
         "the DataLoader is too slow", "ledger: input; stacks of the workers", "idle: data_loading"
     ),
-    "slow_storage": Kind("data lies on slow storage", "ledger: input; workers in reads"),
+    "slow_storage": Kind(
+        "data lies on slow storage",
+        "ledger: input; workers in reads; use of the disk; the kernel's reports around slow steps",
+    ),
     "loader_worker_died": Kind("a worker of the DataLoader died", "the worker's end, its rank's"),
     "uneven_lengths": Kind(
         "inputs of different lengths", "ledger: waiting in turns; forward and backward together"
+    ),
+    "uneven_input": Kind(
+        "slow steps have larger inputs", "ledger: steps beyond the median; samples: their inputs"
     ),
     "slow_batch": Kind("single steps are slow", "ledger: steps beyond the median, by cause"),
     # The host.
@@ -68,18 +74,31 @@ KINDS: Final[dict[str, Kind]] = {
     "recompilation": Kind("functions are compiled again", "ledger: compilation"),
     "blocking_checkpoint": Kind("training waits for checkpoints", "ledger: save"),
     # The machine.
-    "cpu_neighbour": Kind("other programs take the CPU", "ledger: cpu_queue; CPU of the node"),
+    "cpu_neighbour": Kind(
+        "other programs take the CPU", "ledger: cpu_queue; CPU of the node, and of its programs"
+    ),
     "cpu_quota": Kind("a CPU limit", "ledger: cpu_queue; cgroup throttling"),
     "too_many_threads": Kind("too many threads", "ledger: cpu_queue; the job's own CPU time"),
     "cpu_affinity": Kind("too few CPUs allowed", "ledger: cpu_queue; affinity"),
     "numa": Kind("memory on another NUMA node", "samples: memory and threads by NUMA node"),
     "memory_bandwidth": Kind("memory bandwidth is used up", "samples: traffic beside its peak"),
-    "memory_pressure": Kind("too little memory", "samples: PSI of memory"),
+    "memory_pressure": Kind(
+        "too little memory", "samples: PSI of memory, reclaim, swap; the kernel's reports"
+    ),
+    "machine_errors": Kind(
+        "errors of the hardware", "events: the kernel's reports, around slow steps"
+    ),
+    "page_faults": Kind(
+        "memory is requested from the kernel in each step",
+        "samples: page faults and time in the kernel, of the training thread",
+    ),
     "memory_leak": Kind("memory grows", "samples: the process tree's, and torch's on GPUs"),
     "cpu_clock": Kind("a low CPU clock", "beside a good run: the clock, and all work"),
     # Ranks.
     "straggler": Kind(
-        "one rank is slower", "ledger: own work, and the others' waiting for it", "straggler"
+        "one rank is slower",
+        "ledger: own work, and the others' waiting for it; samples: the size of its inputs",
+        "straggler",
     ),
     "pipeline_stage": Kind("a stage of the pipeline takes longest", "ledger: waiting for messages"),
     "pipeline_bubble": Kind("bubbles of the pipeline", "ledger: waiting for messages in turns"),
@@ -93,7 +112,9 @@ KINDS: Final[dict[str, Kind]] = {
         "ranks exchange different amounts", "collectives: bytes by rank; ledger: waiting"
     ),
     "slow_link": Kind("a slow link", "beside a good run: as many bytes take longer"),
-    "packet_loss": Kind("lost packets", "ledger: transfer; segments that TCP sends again"),
+    "packet_loss": Kind(
+        "lost packets", "ledger: transfer; segments that TCP sends again; packets that no CPU took"
+    ),
     "congestion": Kind(
         "a congested network", "", "", "counters of ports are shown, no rule has seen a real one"
     ),
@@ -105,7 +126,9 @@ KINDS: Final[dict[str, Kind]] = {
     # The device.
     "no_tensor_cores": Kind("tensor cores are not used", "", "tensor_cores"),
     "allocator": Kind(
-        "memory is requested from the driver", "samples: torch's retries", "idle: allocator"
+        "memory is requested from the driver",
+        "samples: torch's retries, and how often it gives memory back",
+        "idle: allocator",
     ),
     "copies": Kind("copies that nothing hides", "", "copies"),
     "false_dependency": Kind("kernels wait without need", "", "idle: event, latency, other device"),
@@ -121,7 +144,7 @@ KINDS: Final[dict[str, Kind]] = {
     "nvlink": Kind("NVLink errors", _XID.format("74")),
     "pcie": Kind(
         "a slow PCIe link",
-        missing="a link that has lost lanes is an event, no rule has seen a real one",
+        "events: lanes of a link, the kernel's reports; kernels: copies alone on the GPU",
     ),
     "gsp_timeout": Kind("the GPU's own processor does not answer", _XID.format("119, 120")),
     "illegal_access": Kind(

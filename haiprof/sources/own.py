@@ -408,6 +408,7 @@ def _gpus(document: dict[str, Any], file: Path) -> tuple[Gpu, ...]:
             multiprocessors=_whole(row, "multiprocessors", file),
             capability=_capability(row, file),
             power_limit_w=_positive(row, "power_limit_w", file),
+            pci=_text(row, "pci", file),
         )
         for row in rows
     )

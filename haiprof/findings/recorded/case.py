@@ -24,7 +24,7 @@ from haiprof.views.run.series import Stat
 
 Numbers = npt.NDArray[np.int64]
 
-#: Columns of the events that say what happened to links.
+#: Columns of the events that say what happened to links, and what the kernel reported.
 LINKS_SCHEMA: Final = {
     "node": pl.String(),
     "time": pl.Int64(),
@@ -32,8 +32,16 @@ LINKS_SCHEMA: Final = {
     "text": pl.String(),
     "attributes": pl.String(),
 }
+MAIN_SCHEMA: Final = {"time": pl.Int64(), "faults": pl.Float64(), "system": pl.Float64()}
 #: The metric of the time that threads which communicate wait for a CPU, percent.
 TALKERS_WAIT: Final = "proc.communication_wait.percent"
+#: Of the main thread, which trains: its time in the kernel, percent, and its page faults.
+MAIN_SYSTEM: Final = "proc.main_system.percent"
+MAIN_FAULTS: Final = "proc.main_minor_faults.per_s"
+#: The size of what the model is called with.
+INPUT_ELEMENTS: Final = "model.input.elements"
+#: How often torch gave memory of a GPU back to the driver.
+DEVICE_FREES: Final = "torch.device_frees.count"
 #: Kinds of events that rules look at.
 FACTS: Final = (
     "loader", "loader_workers", "threads", "ddp", "autograd", "compile", "skipped_update", "start",
@@ -55,6 +63,10 @@ class Rank:
         exchanged: bytes that it got in all_to_all.
         memory: ``time`` and ``value`` of its memory, ns UTC and bytes.
         device_memory: the same of the memory of its tensors on GPUs.
+        device_frees: the same of :data:`DEVICE_FREES`.
+        main_thread: ``time``, ``faults`` and ``system``: :data:`MAIN_FAULTS` and
+            :data:`MAIN_SYSTEM`.
+        elements: of its inputs, by group of steps; empty: not known of all of them.
     """
 
     process: Process
@@ -66,6 +78,9 @@ class Rank:
     exchanged: int = 0
     memory: pl.DataFrame = field(default_factory=lambda: pl.DataFrame())
     device_memory: pl.DataFrame = field(default_factory=lambda: pl.DataFrame())
+    device_frees: pl.DataFrame = field(default_factory=lambda: pl.DataFrame())
+    main_thread: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=MAIN_SCHEMA))
+    elements: Numbers = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @functools.cached_property
     def begins(self) -> Numbers:
@@ -150,6 +165,7 @@ class Device:
         ranks: that used it, ascending.
         clocks: at which it computed; None: not sampled.
         power_limit_w: the power that it may draw; None: not known.
+        pci: its address; empty: not known.
         errors: what its driver reported of it, in order.
     """
 
@@ -159,6 +175,7 @@ class Device:
     ranks: tuple[int, ...]
     clocks: Clocks | None = None
     power_limit_w: float | None = None
+    pci: str = ""
     errors: Sequence[DeviceError] = ()
 
     @property
@@ -197,6 +214,7 @@ class Case:
             :func:`haiprof.views.run.collectives.by_kind`; empty: none, or not recorded.
         devices: the GPUs that the ranks used.
         links: events of the nodes on their links, of :data:`LINKS_SCHEMA`.
+        reports: events of the nodes on what their kernels reported, of the same columns.
     """
 
     ranks: Sequence[Rank]
@@ -204,6 +222,7 @@ class Case:
     operations: pl.DataFrame = field(default_factory=lambda: pl.DataFrame())
     devices: Sequence[Device] = ()
     links: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=LINKS_SCHEMA))
+    reports: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=LINKS_SCHEMA))
 
     def node_of(self, rank: Rank) -> Summary | None:
         """Return the samples of a rank's node."""

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from haiprof.common.numbers import percent
 from haiprof.findings.finding import Evidence, Finding
 from haiprof.findings.recorded.case import Case, Rank
+from haiprof.views.run.overview import Summary
 
 _THROTTLED: Final = "cgroup.throttled.percent"
 _LIMIT: Final = "cgroup.cpu_limit.cores"
@@ -25,6 +26,10 @@ _SURE: Final = 0.05
 _THROTTLES: Final = 0.05
 #: Others take the CPUs if they use this share of them.
 _OTHERS: Final = 0.15
+#: They are named if so many of them use most of that, each a good part.
+_MOST_NAMES: Final = 3
+_MOSTLY: Final = 0.5
+_WORTH: Final = 0.2
 #: Threads of torch for each CPU from which on they keep each other waiting.
 _TOO_MANY: Final = 1.5
 #: … if they use at least this share of them.
@@ -182,18 +187,34 @@ def _torch_threads(rank: Rank) -> int:
 def _neighbour(case: Case, rank: Rank) -> Taker | None:
     node, cores = case.node_of(rank), _job_cores(case, rank)
     util = None if node is None else node.stats.get(_NODE)
-    if util is None or cores is None:
+    if node is None or util is None or cores is None:
         return None
     every = float(util.parts)
     others = util.mean / 100 * every - cores
     if others < _OTHERS * every:
         return None
+    named = _named(node, others)
     return Taker(
         "cpu_neighbour",
-        f"Other programs on the node use {others:.2g} of its {every:.0f} CPU cores",
+        f"Other programs on the node use {others:.2g} of its {every:.0f} CPU cores"
+        + (f", most of them {_listed(named)}" if named else ""),
         "move them away, or reserve cores for the job (cpuset, exclusive nodes)",
-        (Evidence("samples", "CPU of other programs", others, "cores", every),),
+        (
+            Evidence("samples", "CPU of other programs", others, "cores", every),
+            *(Evidence("samples", f"CPU of {name}", used, "cores", others) for name, used in named),
+        ),
     )
+
+
+def _named(node: Summary, others: float) -> list[tuple[str, float]]:
+    """Return the programs that use most of what others use: fewer than that name nobody."""
+    found = sorted(((stat.mean, name) for name, stat in node.neighbours.items()), reverse=True)
+    named = [(name, used) for used, name in found[:_MOST_NAMES] if used >= _WORTH * others]
+    return named if sum(used for _, used in named) >= _MOSTLY * others else []
+
+
+def _listed(named: list[tuple[str, float]]) -> str:
+    return " and ".join(f"{name}, {used:.2g}" for name, used in named)
 
 
 def _itself(case: Case, rank: Rank) -> Taker | None:

@@ -10,10 +10,12 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+import polars as pl
+
 from haiprof.common.numbers import percent
 from haiprof.findings.finding import LEAST, Evidence, Finding
 from haiprof.findings.recorded import device_errors
-from haiprof.findings.recorded.case import Case, Device, Rank
+from haiprof.findings.recorded.case import DEVICE_FREES, Case, Device, Rank
 from haiprof.views.run import gpu_clocks, gpus
 from haiprof.views.run.gpu_use import Use
 from haiprof.views.run.steps import OTHER
@@ -52,6 +54,9 @@ _EXPOSED: Final = 0.20
 _MATCHES: Final = 0.3
 #: torch gave its whole cache back in so many of the steps.
 _RETRIES: Final = 0.01
+#: … or gave memory back as often as this in each of them, as so many readings have it.
+_OFTEN: Final = 0.5
+_READINGS: Final = 4
 _RETRIED: Final = "torch.alloc_retries.count"
 #: The host's phases in which it waits for data, or loads it.
 _LOADING: Final = ("dataloader", "eval_dataloader")
@@ -186,7 +191,7 @@ def _uses(rank: Rank, device: Device) -> bool:
 
 def idle(_: Case, rank: Rank) -> Iterator[Finding]:
     """Say that a GPU waits for its host to give it work, other than for data."""
-    use = _recorded(rank)
+    use = recorded(rank)
     if use is None:
         return
     whole = 1 - use.busy_ns / use.recorded_ns
@@ -220,7 +225,7 @@ def exposed(case: Case) -> Iterator[Finding]:
 
     A collective ends on all GPUs at once, so what the others take longer is waiting for that one.
     """
-    found = [(rank, use) for rank in case.ranks if (use := _recorded(rank)) is not None]
+    found = [(rank, use) for rank in case.ranks if (use := recorded(rank)) is not None]
     if len(found) < 2:
         return
     shares = [use.exposed_ns / use.recorded_ns for _, use in found]
@@ -249,7 +254,7 @@ def exposed(case: Case) -> Iterator[Finding]:
 
 def late(case: Case) -> Iterator[Finding]:
     """Name the rank whose GPU computes longer than the others', which wait for it as long."""
-    found = [(rank, use) for rank in case.ranks if (use := _recorded(rank)) is not None]
+    found = [(rank, use) for rank in case.ranks if (use := recorded(rank)) is not None]
     if len(found) < 2:
         return
     computes = [(use.busy_ns - use.exposed_ns) / use.recorded_ns for _, use in found]
@@ -301,6 +306,39 @@ def retries(_: Case, rank: Rank) -> Iterator[Finding]:
     )
 
 
+def returned(_: Case, rank: Rank) -> Iterator[Finding]:
+    """Say that torch gives memory back to the driver and requests it again, step after step."""
+    frees, steps, retried = rank.device_frees, rank.ledger, rank.stat(_RETRIED)
+    if not frees.height or not len(steps.start):
+        return
+    if retried is not None and retried.maximum >= _OFTEN:
+        return  # which is why it does
+    # At the beginning sizes are still new.
+    later = len(steps.start) // 3
+    begin, end = int(steps.start[later]), int(steps.start[-1] + steps.duration[-1])
+    readings = frees.filter(pl.col("time").is_between(begin, end))
+    if readings.height < _READINGS:
+        return
+    time, values = readings["time"], readings["value"]
+    between = (steps.start >= time[0]) & (steps.start < time[-1])
+    count, grown = int(steps.count[between].sum()), float(values[-1]) - float(values[0])
+    if count < _STEPS:
+        return
+    if grown < _OFTEN * count:
+        return
+    yield Finding(
+        kind="allocator",
+        problem=f"torch gives GPU memory of {rank.process.label} back to the driver "
+        f"{grown / count:.2g} times a step and requests it again, which waits for the GPU",
+        advice="do not call torch.cuda.empty_cache() in the loop; against sizes that change, "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        ranks=rank.numbers,
+        confidence=0.8,
+        evidence=(Evidence("samples", DEVICE_FREES, grown, "count", count),),
+        command="haiprof report",
+    )
+
+
 def hidden(case: Case, found: Sequence[Finding]) -> list[Finding]:
     """Return findings without what the GPUs' work hides.
 
@@ -345,7 +383,7 @@ def _unexplained(found: list[Finding]) -> list[Finding]:
     return kept
 
 
-def _recorded(rank: Rank) -> Use | None:
+def recorded(rank: Rank) -> Use | None:
     """Return how a rank's GPUs were used, if enough of its steps were recorded with kernels."""
     use = None if rank.summary is None else rank.summary.gpu
     if use is None or use.recorded < _STEPS or not use.recorded_ns:
@@ -359,7 +397,7 @@ def _idle(rank: Rank, phase: str | None) -> tuple[float, tuple[str, str]] | None
     With kernels recorded, while the host was loading where that is what it did; else from NVML's
     utilization, which counts the time before the first step as idle, too.
     """
-    use = _recorded(rank)
+    use = recorded(rank)
     if use is not None:
         idle = use.recorded_ns - use.busy_ns
         if phase == "input":

@@ -17,7 +17,20 @@ from haiprof.findings.recorded.case import Case, Rank
 
 MEMORY: Final = "proc.rss.bytes"
 DEVICE_MEMORY: Final = "torch.allocated.bytes"
-_PRESSURE: Final = ("cgroup.psi_memory_some.percent", "psi.memory_some.percent")
+_OWN_PRESSURE: Final = "cgroup.psi_memory_some.percent"
+_PRESSURE: Final = "psi.memory_some.percent"
+_FAULTS: Final = "proc.major_faults.per_s"
+#: What the kernel does for want of memory, and how often it is no accident, each second.
+_SIGNS: Final = {
+    "mem.swap_in.pages_per_s": (10.0, "{:.0f} pages a second came back from swap"),
+    "mem.reclaim_stalls.per_s": (
+        1.0, "tasks had to free memory themselves {:.0f} times a second"
+    ),
+    "mem.compaction_stalls.per_s": (
+        1.0, "tasks had to move memory for a large page {:.0f} times a second"
+    ),
+}  # fmt: skip
+_READ_BACK: Final = (10.0, "the job read {:.0f} pages a second back from a disk")
 #: The first part of a run allocates what the rest of it uses.
 _WARMING: Final = 1 / 3
 #: Parts of the rest in which memory must grow, and how many of them may not.
@@ -111,19 +124,40 @@ def _leak(rank: Rank, metric: str, what: str, growth: _Growth) -> Finding:
 def pressure(case: Case, rank: Rank) -> Iterator[Finding]:
     """Say that processes wait for memory: they are reclaimed, or swapped."""
     node = case.node_of(rank)
-    stats = [rank.stat(metric) for metric in _PRESSURE]
-    stats += [node.stats.get(metric) for metric in _PRESSURE] if node is not None else []
-    worst = max((stat.mean / 100 for stat in stats if stat is not None), default=0.0)
-    if worst < LEAST:
+    own, of_node = rank.stat(_OWN_PRESSURE), None if node is None else node.stats.get(_PRESSURE)
+    stat = own if own is not None else of_node
+    if stat is None or stat.mean / 100 < LEAST:
+        return
+    worst, signs = stat.mean / 100, _signs(case, rank)
+    # Some other task of the node may be the one that waits.
+    if own is None and not signs:
         return
     yield Finding(
         kind="memory_pressure",
-        problem=f"Processes waited for memory {percent(worst)} of the time",
+        problem=f"Processes waited for memory {percent(worst)} of the time"
+        + (f": {', '.join(text for text, _ in signs)}" if signs else ""),
         advice="give the job more memory (memory.high, memory.max), or use less",
         ranks=rank.numbers,
         lost_ns=int(worst * rank.ledger.stepped),
         share=worst,
         confidence=0.7,
-        evidence=(Evidence("samples", "psi.memory_some.percent", worst, "share", LEAST),),
+        evidence=(
+            Evidence("samples", _PRESSURE if own is None else _OWN_PRESSURE, worst, "share", LEAST),
+            *(each for _, each in signs),
+        ),
         command="haiprof top",
     )
+
+
+def _signs(case: Case, rank: Rank) -> list[tuple[str, Evidence]]:
+    """Return what the kernel did for want of memory: in words, and as figures."""
+    node = case.node_of(rank)
+    known = {} if node is None else {metric: node.stats.get(metric) for metric in _SIGNS}
+    stats = {**known, _FAULTS: rank.stat(_FAULTS)}
+    limits = {**_SIGNS, _FAULTS: _READ_BACK}
+    return [
+        (limits[metric][1].format(stat.mean),
+         Evidence("samples", metric, stat.mean, "per_s", limits[metric][0]))
+        for metric, stat in stats.items()
+        if stat is not None and stat.mean >= limits[metric][0]
+    ]  # fmt: skip

@@ -15,11 +15,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import polars as pl
 
-from haiprof.common.numbers import milliseconds, percent, size
+from haiprof.common.numbers import milliseconds, size
 from haiprof.findings.finding import LEAST, SURE, Evidence, Finding
 from haiprof.findings.recorded.case import TALKERS_WAIT, Case, Numbers, Rank
 from haiprof.findings.recorded.cpu_rules import Taker, who_takes_cpus
 from haiprof.findings.recorded.hot import functions, most_in
+from haiprof.findings.recorded.packets import loss
 from haiprof.views.run import blocks
 from haiprof.views.run.ledger import CAUSES, CODE, Ledger, together
 
@@ -49,10 +50,6 @@ _ASKED: Final = 0.10
 #: Many operations of few bytes in a step.
 _MANY: Final = 50
 _SMALL: Final = 64 << 10
-_SENT: Final = "tcp.sent.segments_per_s"
-_RESENT: Final = "tcp.retransmitted.segments_per_s"
-#: A healthy network loses less than a thousandth; at a hundredth TCP is a fraction as fast.
-_LOSSY: Final = 0.01
 #: Threads that communicate have no CPU for this share of the time of transfers …
 _STARVED: Final = 0.5
 #: … which is worth a finding from here on: any thread is in a queue now and then.
@@ -356,16 +353,6 @@ def _asked_at(job: _Aligned) -> str | None:
     return most_in(rows)
 
 
-def _resent(case: Case) -> float:
-    """Return the share of TCP's segments that the worst node had to send again."""
-    shares = [0.0]
-    for node in case.nodes:
-        resent, sent = (node.stats.get(metric) for metric in (_RESENT, _SENT))
-        if resent is not None and sent is not None and sent.mean > 0:
-            shares.append(resent.mean / sent.mean)
-    return max(shares)
-
-
 def _of_transfers(
     job: _Aligned, moved: Numbers, share: blocks.Share, *why: Evidence, **about: Any
 ) -> Finding:
@@ -417,19 +404,16 @@ def communication(case: Case) -> Iterator[Finding]:
     share = blocks.share(moved, job.duration, job.begins)
     if share.share < LEAST or share.low < SURE:
         return
-    resent = _resent(case)
-    if resent >= _LOSSY:
-        lost = Evidence("samples", _RESENT, resent, "share", _LOSSY)
+    lost = loss(case)
+    if lost is not None:
         yield _of_transfers(
             job,
             moved,
             share,
-            lost,
+            lost.evidence,
             kind="packet_loss",
-            problem=f"The network loses packets: {percent(resent)} of what a node sends over TCP "
-            "is sent again, while training waits for it",
-            advice="look for a bad cable, port or switch on its way (ethtool -S, ip -s link), "
-            "and for queues that are too short",
+            problem=lost.problem,
+            advice=lost.advice,
             confidence=0.85,
         )
         return

@@ -16,10 +16,15 @@ from haiprof.findings.recorded import (
     beside_rules,
     cpu_rules,
     device_rules,
+    disk_rules,
     host_rules,
     input_rules,
+    input_size_rules,
+    kernel_log_rules,
     machine_rules,
     memory_rules,
+    page_rules,
+    pcie_rules,
     rank_rules,
     setting_rules,
     update_rules,
@@ -46,10 +51,12 @@ OF_RANK: Final[tuple[OfRank, ...]] = (
     cpu_rules.queue,
     memory_rules.leak,
     memory_rules.pressure,
+    page_rules.churn,
     update_rules.skipped,
     setting_rules.left_on,
     device_rules.idle,
     device_rules.retries,
+    device_rules.returned,
 )
 OF_RUN: Final[tuple[OfRun, ...]] = (
     rank_rules.late_ranks,
@@ -61,8 +68,10 @@ OF_RUN: Final[tuple[OfRun, ...]] = (
     device_rules.slow_clocks,
     device_rules.exposed,
     device_rules.late,
+    pcie_rules.narrow,
     machine_rules.links,
     machine_rules.memory,
+    kernel_log_rules.reported,
 )
 
 
@@ -75,7 +84,9 @@ def findings(case: Case) -> list[Finding]:
     of_ranks = _merged(
         finding for rank in case.ranks for rule in OF_RANK for finding in rule(case, rank)
     )
-    return ordered(device_rules.hidden(case, _explained([*of_run.values(), *of_ranks])))
+    found = _explained(kernel_log_rules.explained([*of_run.values(), *of_ranks]))
+    found = input_size_rules.with_sizes(case, found)
+    return ordered(device_rules.hidden(case, disk_rules.with_disks(case, found)))
 
 
 def _merged(found: Iterable[Finding]) -> list[Finding]:

@@ -37,6 +37,11 @@ def communication_times(kernels: pl.DataFrame) -> dict[int, tuple[Times, Times]]
     return _united(busy.filter(_is_communication(busy)))
 
 
+def kernel_times(kernels: pl.DataFrame) -> dict[int, tuple[Times, Times]]:
+    """Return for each device when any kernel ran."""
+    return _united(kernels.filter(pl.col("kind") == "kernel"))
+
+
 def busy_by_step(kernels: pl.DataFrame, recorded_steps: pl.DataFrame) -> pl.DataFrame:
     """Return how busy each device was in each recorded step.
 

@@ -14,7 +14,7 @@ import polars as pl
 
 from haiprof.views.intervals import Times, covered, innermost, intersect, merge
 from haiprof.views.run import steps as step_views
-from haiprof.views.run.busy import busy_times, communication_times, computing_times
+from haiprof.views.run.busy import busy_times, communication_times, computing_times, kernel_times
 from haiprof.views.run.device_steps import device_steps
 from haiprof.views.run.recorded import all_windows, host_steps
 
@@ -39,6 +39,8 @@ class Use:
     busy_ns: int = 0
     communication_ns: int = 0
     exposed_ns: int = 0
+    #: … and of it, how much had copies (and sets) alone.
+    copying_ns: int = 0
     #: Idle time of recorded steps by the host's phase at that time; ``other`` is no phase.
     idle_ns: dict[str, int] = field(default_factory=dict)
     #: Device phases of recorded steps: their time, and how much of it had any activity.
@@ -97,7 +99,7 @@ def use(
 
     windows = all_windows(intervals, phases, host_steps(spans), kernels)
     busy, computing = busy_times(kernels), computing_times(kernels)
-    communicating = communication_times(kernels)
+    communicating, kernel = communication_times(kernels), kernel_times(kernels)
     host = _host_phases(spans)
     none = (np.zeros(0, np.int64), np.zeros(0, np.int64))
     for device in windows["device"].unique().sort().to_list():
@@ -109,6 +111,7 @@ def use(
         result.recorded_ns += time
         result.busy_ns += work
         result.communication_ns += _length(intersect(*communicating.get(device, none), *window))
+        result.copying_ns += work - _length(intersect(*kernel.get(device, none), *window))
         result.exposed_ns += work - _length(intersect(*computing.get(device, none), *window))
         rest = time - work
         for name, low, high in host:

@@ -80,9 +80,12 @@ NODE_METRICS = {
     "ib_rx_bytes_per_s": ("ib.rx.bytes_per_s", "mean"),
     "ib_tx_bytes_per_s": ("ib.tx.bytes_per_s", "mean"),
 }
+#: Cores that programs use which do not belong to the job.
+NEIGHBOURS = "cpu.neighbour.cores"
 #: Prefixes of metrics shown per instance: sockets, ports, mounts, NUMA nodes, ….
 PARTS = (
     "dram.",
+    "disk.",
     "numa.",
     "pcie.",
     "cpu.power.",
@@ -116,6 +119,8 @@ class Summary:
     gpu_stats: dict[str, dict[str, Stat]] = field(default_factory=dict)
     #: Samples of each socket, port, interface, mount and NUMA node, by its name.
     part_stats: dict[str, dict[str, Stat]] = field(default_factory=dict)
+    #: Of a node: cores that other programs use, by their names.
+    neighbours: dict[str, Stat] = field(default_factory=dict)
     #: Number of values per metric that exceed what the hardware can do, and are in no mean.
     implausible: dict[str, int] = field(default_factory=dict)
     cut: int = 0
@@ -150,6 +155,8 @@ def summarise(process: Process, spans: pl.DataFrame, samples: pl.DataFrame, poin
     if process.role == ROLE_NODE:
         of_gpus = samples.filter(metric.str.starts_with("gpu."))
         summary.gpu_stats = stats_by_instance(of_gpus)
+        others = stats_by_instance(samples.filter(metric == NEIGHBOURS))
+        summary.neighbours = {name: each[NEIGHBOURS] for name, each in others.items()}
     found = step_views.steps(spans)
     if not found.height:
         return summary

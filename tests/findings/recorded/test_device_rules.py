@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
+import polars as pl
 import pytest
 from recorded_cases import found, kinds, life, line, pair, process, rank, torch_lines
 
@@ -304,3 +306,26 @@ def test_retries_of_the_allocator(times: float, expected: list[str]) -> None:
     assert one.summary is not None
     one.summary.stats["torch.alloc_retries.count"] = Stat(times, times, 1, 0, 1, 100)
     assert kinds(one) == expected
+
+
+@pytest.mark.parametrize(
+    ("a_second", "at_first", "retries", "expected"),
+    [
+        (20, 0, 0, ["allocator"]),  # steps of 100 ms: twice in each
+        (0, 500, 0, []),
+        (1, 0, 0, []),
+        (20, 0, 300, ["allocator"]),
+    ],
+)
+def test_memory_that_is_given_back_in_each_step(
+    a_second: int, at_first: int, retries: int, expected: list[str]
+) -> None:
+    rows = [(n * 10**9, float(at_first * min(n, 3) + a_second * n)) for n in range(11)]
+    frees = pl.DataFrame(rows, {"time": pl.Int64(), "value": pl.Float64()}, orient="row")
+    one = dataclasses.replace(on_gpu(), device_frees=frees)
+    if retries:
+        assert one.summary is not None
+        one.summary.stats["torch.alloc_retries.count"] = Stat(retries, retries, 1, 0, 1, 100)
+    every = found(one)
+    assert [each.kind for each in every] == expected
+    assert all(("back to the driver 2 times" in each.problem) != bool(retries) for each in every)

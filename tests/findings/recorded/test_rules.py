@@ -32,6 +32,7 @@ from haiprof.findings import endings
 from haiprof.findings.recorded import end_rules, memory_rules
 from haiprof.findings.recorded.case import Rank
 from haiprof.runs import Ending, StackSampling
+from haiprof.views.run.series import Stat
 
 
 def test_a_healthy_rank_is_silent() -> None:
@@ -361,6 +362,10 @@ def test_packets_that_are_lost_are_why_communication_takes_long() -> None:
     (finding,) = found(*moving(15), operations=operations(4, 1 << 20), nodes=[sound, lossy])
     assert finding.kind == "packet_loss"
     assert "3 % of what a node sends over TCP" in finding.problem
+    late = [sound, stats(sent=2000.0, dropped=45.0)]
+    (finding,) = found(*moving(15), operations=operations(4, 1 << 20), nodes=[lossy, *late])
+    assert finding.problem.startswith("The CPUs of n0 take packets too late and drop 45 a second")
+    assert "netdev_max_backlog" in finding.advice
     assert abs((finding.lost_ns or 0) - STEPS * 15 * MS) < MS
     assert kinds(*moving(15), operations=operations(4, 1 << 20), nodes=[sound]) == []
     # What training does not wait for costs nothing.
@@ -409,6 +414,25 @@ def test_transfers_are_delayed_as_long_as_their_threads_had_no_cpu() -> None:
     for percent, delayed in ((5.0, int(0.05 * stepped)), (90.0, moved)):
         with_wait = dataclasses.replace(one, summary=stats(talk=percent))
         assert with_wait.delayed_transfers == delayed
+
+
+@pytest.mark.parametrize(
+    ("used", "named"),
+    [
+        ({"make (bob)": 4.0, "python (eve)": 1.5, "sshd (root)": 0.1},
+         ", most of them make (bob), 4 and python (eve), 1.5"),
+        ({f"job{n} (bob)": 0.3 for n in range(20)}, ""),
+        ({}, ""),
+    ],
+)  # fmt: skip
+def test_who_takes_the_cpus_is_named_if_it_is_one_or_a_few(
+    used: dict[str, float], named: str
+) -> None:
+    beside = node(90)
+    beside.neighbours = {name: Stat(cores, cores, 1, 0, 1, 9) for name, cores in used.items()}
+    one = rank(queued(40.0), torch_lines(100), summary=stats(cpu=100))
+    (finding,) = found(one, nodes=[beside])
+    assert finding.problem == f"Other programs on the node use 6.2 of its 8 CPU cores{named}"
 
 
 def test_a_shortage_of_cpus_costs_the_transfers_that_it_delays_too() -> None:
@@ -472,9 +496,27 @@ def test_tensors_that_stay_on_the_gpu_are_a_leak_and_those_that_come_and_go_are_
 
 
 def test_pressure_on_memory() -> None:
-    one = rank(life(), torch_lines(100), summary=stats(memory=30))
+    one = rank(life(), torch_lines(100), summary=stats(own_memory=30))
     assert kinds(one) == ["memory_pressure"]
     assert memory_rules.MEMORY == "proc.rss.bytes"
+
+
+def test_pressure_of_the_node_counts_only_with_what_the_kernel_did_about_it() -> None:
+    one = rank(life(), torch_lines(100), summary=stats(threads=4))
+    assert kinds(one, nodes=[node(50.0, memory=30)]) == []
+    signs = {"reclaim": 20.0, "swapped": 500.0}
+    (finding,) = found(one, nodes=[node(50.0, memory=30, **signs)])
+    assert finding.kind == "memory_pressure"
+    assert finding.problem == (
+        "Processes waited for memory 30 % of the time: 500 pages a second came back from swap, "
+        "tasks had to free memory themselves 20 times a second"
+    )
+    read_back = rank(life(), torch_lines(100), summary=stats(read_back=300.0))
+    assert kinds(read_back, nodes=[node(50.0, memory=30)]) == ["memory_pressure"]
+    assert kinds(read_back, nodes=[node(50.0, memory=2, **signs)]) == []
+    # The rank's own group did not wait.
+    spared = rank(life(), torch_lines(100), summary=stats(own_memory=0.5))
+    assert kinds(spared, nodes=[node(50.0, memory=30, **signs)]) == []
 
 
 def test_a_stopped_process() -> None:
