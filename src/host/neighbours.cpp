@@ -55,7 +55,7 @@ struct Seen {
 
 bool by_pid(const Seen& a, const Seen& b) noexcept { return a.pid < b.pid; }
 
-// Anyone may name a process as he likes. The kernel's own workers have a number behind a slash.
+// A process may have any name. The kernel's own workers have a number behind a slash.
 std::string name_of(std::string_view stat) {
   const std::size_t begin = stat.find('(');
   const std::size_t end = stat.rfind(')');
