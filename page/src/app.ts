@@ -1,7 +1,7 @@
 // The page: tabs, ranks, what is shown of the time axis, and the address that says so.
 import type { Blobs } from "./common/columns.ts";
 import { fromHash, toHash, type Spot } from "./common/hash.ts";
-import { seconds } from "./common/numbers.ts";
+import { seconds, unbroken } from "./common/numbers.ts";
 import type { Theme } from "./common/colours.ts";
 import type { Document, Place, Section } from "./document.ts";
 import { ranksText } from "./figures/findings.ts";
@@ -316,7 +316,7 @@ export class App implements Page {
 
   private headline(tab: string): HTMLElement[] {
     const { headline, tabs } = this.document;
-    return tab === tabs[0].id && headline.length ? [h("div.headline", {}, ...headline.map((line) => h("p", {}, line)))] : [];
+    return tab === tabs[0].id && headline.length ? [h("div.headline", {}, ...headline.map((line) => h("p", {}, unbroken(line))))] : [];
   }
 
   private attach(frame: Frame): void {

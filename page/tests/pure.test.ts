@@ -4,7 +4,7 @@ import { test } from "node:test";
 import { Blobs, values } from "../src/common/columns.ts";
 import { csv } from "../src/common/csv.ts";
 import { fromHash, toHash } from "../src/common/hash.ts";
-import { amount, change, seconds, ticks, unitName, unitTicks } from "../src/common/numbers.ts";
+import { amount, change, seconds, ticks, unbroken, unitName, unitTicks } from "../src/common/numbers.ts";
 import { nearest, ofIntervals, ofSamples, quantile } from "../src/common/statistics.ts";
 import type { Column } from "../src/document.ts";
 
@@ -79,6 +79,12 @@ test("numbers are written with units that people read", () => {
   assert.deepEqual([amount(3 * 2 ** 30, "bytes"), amount(0.256, "ratio"), amount(123456, "tokens/s"), amount(null, "s"), amount(-5, "")], ["3 GiB", "25.6 %", "123 k tokens/s", "–", "−5"]);
   assert.deepEqual([unitName("percent"), unitName("bytes_per_s"), unitName("segments_per_s"), unitName("constructor")], ["%", "B/s", "segments/s", "constructor"]);
   assert.deepEqual([change(11, 10), change(9, 10), change(10, 10), change(1, 0)], ["+10 %", "−10 %", "±0 %", ""]);
+});
+
+test("no line ends between a number and its unit", () => {
+  const nbsp = "\u00a0";
+  assert.equal(unbroken("500 steps, median 9.7 ms: other 0.2 %"), `500 steps, median 9.7${nbsp}ms: other 0.2${nbsp}%`);
+  assert.equal(unbroken("4 sockets, 324 MiB"), `4 sockets, 324${nbsp}MiB`);
 });
 
 test("ticks are round, within the range and few, also of ranges that are none", () => {

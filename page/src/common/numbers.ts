@@ -110,3 +110,8 @@ export function tickLabel(value: number, apart: number, unit: string): string {
   }
   return `${Number((value * scale).toPrecision(10))} ${name}`;
 }
+
+/** A sentence in which no line ends between a number and its unit. */
+export function unbroken(text: string): string {
+  return text.replace(/(\d) (?=(?:%|[nµm]?s|min|h|[KMGT]?i?B)(?![\w]))/g, "$1\u00a0");
+}
