@@ -190,7 +190,7 @@ def test_busy_exposed_and_idle_time_are_those_painted_by_hand(
     events = [runs.recording_begins(0), runs.recording_ends(60)]
     use = use_of(rows, host, device, events)
 
-    busy = exposed = communication = waiting = 0
+    busy = exposed = communication = copying = waiting = 0
     for number in (0, 1):
         # The first step of a device begins with its first phase.
         for instant in range(5, 40):
@@ -204,10 +204,12 @@ def test_busy_exposed_and_idle_time_are_those_painted_by_hand(
             busy += bool(running)
             communication += bool(comm)
             exposed += bool(comm) and len(comm) == len(running)
+            copying += bool(running) and all(kind != "kernel" for _, kind in running)
             waiting += not running and instant % 20 < 5
     assert use.recorded_ns == 2 * 35 * runs.MS
     assert use.busy_ns == busy * runs.MS
     assert use.communication_ns == communication * runs.MS
     assert use.exposed_ns == exposed * runs.MS
+    assert use.copying_ns == copying * runs.MS
     assert use.idle_ns["dataloader"] == waiting * runs.MS
     assert sum(use.idle_ns.values()) + use.busy_ns == use.recorded_ns
