@@ -58,8 +58,7 @@ def churn(_: Case, rank: Rank) -> Iterator[Finding]:
         problem=f"Each step requests memory from the kernel anew and gives it back, with "
         f"{float(faults.mean()) * each:.0f} page faults of the training thread"
         + (f", in {line}" if line else ""),
-        advice="reuse buffers (out=, in-place operations), or keep freed memory: "
-        "MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=8589934592, or another malloc "
+        advice="reuse buffers (out=, in-place operations), or try a malloc that keeps freed memory "
         "(jemalloc, tcmalloc)",
         ranks=rank.numbers,
         lost_ns=lost,
