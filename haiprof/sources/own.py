@@ -271,7 +271,7 @@ def read_process(folder: Path) -> Process:
     """
     file = folder / schema.PROCESS_FILE
     document = _read_json(file, schema.PROCESS_FORMAT)
-    rank = _whole(document, "rank", file)
+    rank = _rank(document, file)
     role = _text(document, "role", file) or (ROLE_PROCESS if rank is None else ROLE_RANK)
     node = _text(document, "node", file)
     if not node:
@@ -481,6 +481,14 @@ def _whole(document: dict[str, Any], field: str, file: Path) -> int | None:
     value = document.get(field)
     if value is not None and not _is_whole(value):
         raise _wrong(file, field, value, "a whole number of 64 bits or null")
+    return value
+
+
+def _rank(document: dict[str, Any], file: Path) -> int | None:
+    value = _whole(document, "rank", file)
+    # Tables have it as a number of 32 bits.
+    if value is not None and not 0 <= value < 2**31:
+        raise _wrong(file, "rank", value, "a number from 0 to 2147483647 or null")
     return value
 
 

@@ -180,6 +180,8 @@ def test_a_truncated_run_json_is_one_line(tmp_path: Path, text: str) -> None:
     ("changes", "message"),
     [
         ({"rank": "0"}, "field 'rank' is '0', not a whole number of 64 bits or null"),
+        ({"rank": 2**31}, "field 'rank' is 2147483648, not a number from 0 to 2147483647 or null"),
+        ({"rank": -1}, "field 'rank' is -1, not a number from 0 to 2147483647 or null"),
         ({"node": ""}, "field 'node' is '', not a name"),
         ({"lost": [1]}, "field 'lost' is [1], not an object of counts"),
         ({"sources": ["procfs"]}, "field 'sources' is ['procfs'], not a list of objects"),
