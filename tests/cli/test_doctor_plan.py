@@ -133,15 +133,15 @@ def test_a_tree_without_pmus_says_so(tmp_path: Path) -> None:
 
 def test_pmus_that_haiprof_does_not_know_are_named(tree: Path) -> None:
     devices = tree / "sys/bus/event_source/devices"
-    for name in ("hisi_sccl1_ddrc0", "cstate_core"):
+    for name in ("hisi_sccl1_hha0", "cstate_core"):
         (devices / name).mkdir()
         (devices / name / "cpumask").write_text("0\n")
     for name in ("amd_df", "power"):
         shutil.rmtree(devices / name)
     document = plan("--sysfs-root", tree)
-    assert document["uncore_unknown"] == ["hisi_sccl1_ddrc0"]
+    assert document["uncore_unknown"] == ["hisi_sccl1_hha0"]
     (found,) = document["findings"]
-    assert found["found"].endswith("PMUs that haiprof does not know: hisi_sccl1_ddrc0")
+    assert found["found"].endswith("PMUs that haiprof does not know: hisi_sccl1_hha0")
     assert "virtual machine" not in found["mend"]
 
 

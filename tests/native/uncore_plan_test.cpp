@@ -152,13 +152,13 @@ void free_running_counters_are_read_together() {
 
 void what_no_rule_knows_is_named() {
   const Tree tree;
-  tree.pmu("hisi_sccl1_ddrc0", "0", "config:0-7", "umask", "config:8-15");
+  tree.pmu("hisi_sccl1_hha0", "0", "config:0-7", "umask", "config:8-15");
   tree.pmu("uncore_cha_0", "0", "config:0-7", "umask", "config:8-15");  // of caches
   tree.write("bus/event_source/devices/cpu/type", "4");                 // of CPUs
   const Plan plan = tree.plan({"ARM", 0x48, 0xd01});
   CHECK_EQUAL(plan.boxes.size(), 0u);
   CHECK_EQUAL(plan.unknown.size(), 1u);
-  if (plan.unknown.size() == 1) CHECK_EQUAL(plan.unknown[0], "hisi_sccl1_ddrc0");
+  if (plan.unknown.size() == 1) CHECK_EQUAL(plan.unknown[0], "hisi_sccl1_hha0");
 }
 
 }  // namespace

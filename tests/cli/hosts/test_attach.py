@@ -38,7 +38,9 @@ def test_hosts_with_disks_of_their_own_say_how_the_run_is_brought_together(
     done = haiprof(cluster.script, *words)
     assert done.returncode == 0, done.stderr
     hint = "haiprof: n1, n2: the run is there; collect it with: haiprof "
-    line = only_line(done)
+    began, over, line = done.stderr.splitlines()
+    assert began == "haiprof: recording 2 processes on 2 hosts for 10 s"
+    assert over.startswith("haiprof: recording 2 processes on 2 hosts: over after 10 of 10 s")
     assert line.startswith(hint)
     assert not list(Path("logs").iterdir())
     assert haiprof(*line.removeprefix(hint).split()).returncode == 0
@@ -59,8 +61,9 @@ def test_a_log_folder_that_all_see_is_one_run(cluster: Cluster) -> None:
     assert done.returncode == 0, done.stderr
     (run,) = Path("logs").iterdir()
     lines = done.stderr.splitlines()
-    assert lines[0] == f"haiprof: run {run.absolute()}"
-    assert "2 ranks" in lines[1]
+    assert lines[0] == "haiprof: recording 2 processes on 2 hosts for 1 s"
+    assert lines[2] == f"haiprof: run {run.absolute()}"
+    assert "2 ranks" in lines[3]
     assert lines[-1] == f"haiprof: view it with: haiprof report {run.absolute()}"
     assert all(line.startswith("haiprof: ") for line in lines)
     assert set(Analyzer(run).ranks) == {0, 1}
@@ -122,9 +125,10 @@ def test_ctrl_c_ends_the_recording_on_every_host_and_no_job(cluster: Cluster) ->
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     wait_for(lambda: closed(cluster), 10, "closed files")
-    first, second = err.splitlines()
-    assert first == "haiprof: interrupted: the recording ends here, the job goes on"
-    assert second.startswith("haiprof: n1, n2: the run is there; collect it with: ")
+    began, interrupted, hint = err.splitlines()
+    assert began == "haiprof: recording 2 processes on 2 hosts for 60 s"
+    assert interrupted == "haiprof: interrupted: the recording ends here, the job goes on"
+    assert hint.startswith("haiprof: n1, n2: the run is there; collect it with: ")
 
 
 def test_when_haiprof_is_killed_the_recordings_end(cluster: Cluster) -> None:
