@@ -125,8 +125,9 @@ def test_ctrl_c_ends_the_recording_on_every_host_and_no_job(cluster: Cluster) ->
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     wait_for(lambda: closed(cluster), 10, "closed files")
-    began, interrupted, hint = err.splitlines()
+    began, over, interrupted, hint = err.splitlines()
     assert began == "haiprof: recording 2 processes on 2 hosts for 60 s"
+    assert over.startswith("haiprof: recording 2 processes on 2 hosts: over after ")
     assert interrupted == "haiprof: interrupted: the recording ends here, the job goes on"
     assert hint.startswith("haiprof: n1, n2: the run is there; collect it with: ")
 
