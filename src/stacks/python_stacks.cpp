@@ -328,7 +328,7 @@ PythonStacks::Answer PythonStacks::recognise(std::vector<Thread>& threads) {
   for (std::size_t i = 0; i < addresses.size(); ++i) {
     const Key key = whole[i] ? key_of(&headers[i * bytes]) : Key{};
     const auto known = codes_.find(addresses[i]);
-    if (known != codes_.end() && known->second.key == key) continue;
+    if (whole[i] && known != codes_.end() && known->second.key == key) continue;
     if (known != codes_.end()) codes_.erase(known);
     if (key.type != layout_.code_type) continue;
     unknown[addresses[i]] = key;
