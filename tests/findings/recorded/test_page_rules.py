@@ -24,16 +24,17 @@ def of(faults: float, system: float, seconds: int = LASTS, **more: bool) -> list
 
 
 def test_memory_that_is_requested_in_each_step() -> None:
-    (finding,) = of(200_000, 25.0)
+    (finding,) = of(200_000, 45.0)
     assert finding.kind == "page_faults"
     assert "with 20000 page faults of the training thread" in finding.problem
-    assert finding.lost_ns == pytest.approx(0.25 * STEPS * 100 * MS)
+    assert finding.lost_ns == pytest.approx(0.45 * STEPS * 100 * MS)
 
 
 @pytest.mark.parametrize(
     ("faults", "system"),
     [
         (20_000, 3.0),  # as any program has
+        (260_000, 29.0),  # as a small model has that trains on a CPU
         (10, 60.0),  # reads, writes, is woken
         (20_000, 60.0),  # mostly that: these faults take 4 % at most
         (900_000, 2.0),  # not that many in so little time
@@ -45,7 +46,7 @@ def test_other_time_in_the_kernel_is_not_that(faults: float, system: float) -> N
 
 
 def test_a_few_samples_prove_nothing() -> None:
-    assert of(200_000, 25.0, seconds=3) == []
+    assert of(200_000, 45.0, seconds=3) == []
     assert found(rank(life(), torch_lines(100))) == []
 
 
