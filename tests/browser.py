@@ -130,7 +130,7 @@ class Browser:
         return message
 
     def _note(self, method: str, params: dict[str, Any]) -> None:
-        if method == "Page.frameNavigated":
+        if method == "Page.frameNavigated" and "parentId" not in params["frame"]:
             self._loader = params["frame"]["loaderId"]
         elif method == "Page.loadEventFired":
             self._loaded = self._loader

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
+
 
 def milliseconds(ns: float) -> str:
     """Format a duration: ``12.3 ms``, ``1.42 s``, ``830 µs``; a difference may be negative."""
@@ -45,3 +47,9 @@ def energy(joules: float) -> str:
             return f"{joules / size_of:.3g} {unit}"
     hours = joules / 3.6e6
     return f"{hours:.3g} kWh" if hours < 999.5 else f"{hours:,.0f} kWh".replace(",", " ")
+
+
+def utc(time_ns: int) -> str:
+    """Write a time as ``2026-01-31 12:00:00.123``."""
+    whole = datetime.fromtimestamp(time_ns // 10**9, tz=timezone.utc)
+    return f"{whole:%Y-%m-%d %H:%M:%S}.{time_ns % 10**9 // 10**6:03d}"

@@ -1,6 +1,6 @@
 """A pipeline in words: its bubble beside the ideal one, and the critical stage.
 
-Tests: tests/show/test_pipeline.py.
+Tests: tests/show/page/test_pipeline.py.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ import numpy as np
 import plotly.graph_objects as go
 import polars as pl
 
-from haiprof.show.figures import phase_colour, safe, seconds_since, unit_axis, utc_clock
+from haiprof.show.colours import phase_colour
+from haiprof.show.figures import safe, seconds_since, unit_axis, utc_clock
 
 
 def closed(bands: pl.DataFrame, end: int) -> pl.DataFrame:

@@ -1,4 +1,4 @@
-"""Shared by all figures: colours, units, escaped names, times.
+"""Shared by the figures of notebooks: units, escaped names, times, their look.
 
 Tests: tests/show/test_shown.py.
 """
@@ -6,7 +6,6 @@ Tests: tests/show/test_shown.py.
 from __future__ import annotations
 
 import html
-from datetime import datetime, timezone
 from typing import Any
 
 import numpy as np
@@ -14,52 +13,7 @@ import numpy.typing as npt
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from haiprof.views.run.overview import BETWEEN
-
-#: One colour per phase, the same in every figure.
-PHASE_COLOURS = {
-    "dataloader": "#e8833a",
-    "forward": "#3f7fd6",
-    "recompute": "#35b0c4",
-    "backward": "#7a5bd0",
-    "gradient_sync": "#c4508a",
-    "optimizer": "#3fa66a",
-    "eval": "#8a94a6",
-    "eval_dataloader": "#c2925c",
-    "deep_trace": "#a8545c",
-    "other": "#b9c1cc",
-    BETWEEN: "#b9c1cc",
-}
-#: One colour per kind of work, likewise; one that is a phase, too, has that one's.
-WORK_COLOURS = {
-    "kernel": "#1f9e89",
-    "communication": PHASE_COLOURS["gradient_sync"],
-    "overlap": "#7f7796",
-    "waiting": "#d05b5b",
-    "memcpy": "#d9b13b",
-    "memset": "#a0a45c",
-    "graph": "#5f8f3e",
-    "runtime": "#b374c9",
-    "cpu": "#7fa3d8",
-    "dataloader": PHASE_COLOURS["dataloader"],
-    "weight": "#a878e0",
-    "send": "#e0a08a",
-    "recv": "#8fb4ad",
-    "idle": PHASE_COLOURS["other"],
-    "other": PHASE_COLOURS["other"],
-}
-#: For series and user ranges, which have no colour of their own: what one means its figure says.
-COLOURS = (
-    "#1d5fa8",
-    "#b5521b",
-    "#2c7a45",
-    "#93265f",
-    "#523a9e",
-    "#157a8c",
-    "#7d6210",
-    "#556070",
-    "#9e2b2b",
-)
+from haiprof.common.numbers import utc
 
 _MARGIN = {"l": 76, "r": 24, "t": 64, "b": 48}
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -76,11 +30,6 @@ _AXIS_BY_UNIT = {
 def safe(name: str) -> str:
     """Escape a name from a trace for plotly text, which reads a kind of HTML."""
     return html.escape(name if len(name) <= 80 else name[:79] + "…")
-
-
-def phase_colour(name: str, position: int) -> str:
-    """Return the colour of a phase, or of a user range by its position."""
-    return PHASE_COLOURS.get(name) or COLOURS[position % len(COLOURS)]
 
 
 def unit_axis(unit: str, greatest: float = 0.0) -> tuple[dict[str, Any], float]:
@@ -144,12 +93,6 @@ def finish(figure: go.Figure, height: int) -> go.Figure:
         bargap=0.25,
     )
     return figure
-
-
-def utc(time_ns: int) -> str:
-    """Write a time as ``2026-01-31 12:00:00.123``."""
-    whole = datetime.fromtimestamp(time_ns // 10**9, tz=timezone.utc)
-    return f"{whole:%Y-%m-%d %H:%M:%S}.{time_ns % 10**9 // 10**6:03d}"
 
 
 def utc_clock(times_ns: npt.NDArray[np.int64]) -> list[str]:

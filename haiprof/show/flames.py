@@ -6,11 +6,11 @@ Tests: tests/show/test_stacks.py.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import plotly.graph_objects as go
 import polars as pl
 
 from haiprof.show.figures import finish, safe
+from haiprof.show.paths import widths
 
 _NS_PER_MS = 1e6
 #: Number of rectangles: the widest ones.
@@ -81,20 +81,6 @@ def figure(flames: pl.DataFrame, title: str, counted: str) -> list[go.Figure]:
     )  # fmt: skip
     deepest = min(int(kept["depth"].to_numpy().max()) + 2, _DEPTH)
     return [finish(drawing, 120 + 20 * deepest)]
-
-
-def widths(flames: pl.DataFrame) -> npt.NDArray[np.int64]:
-    """Return the time of each path including all beneath it, in ns.
-
-    It is the path's ``total``, unless calls of one thread overlap, as in some traces.
-    """
-    width: npt.NDArray[np.int64] = flames["self"].to_numpy().copy()
-    depth = flames["depth"].to_numpy()
-    parent = flames["parent"].cast(pl.Int64).fill_null(-1).to_numpy()
-    for level in range(int(depth.max(initial=0)), 0, -1):
-        rows = np.flatnonzero((depth == level) & (parent >= 0))
-        np.add.at(width, parent[rows], width[rows])
-    return width
 
 
 def _colour(name: str) -> str:

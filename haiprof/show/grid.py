@@ -19,6 +19,8 @@ from haiprof.common.printable import printable
 
 #: Longer texts from a trace are truncated: a report is for reading.
 _LONGEST = 300
+#: A sentence names several things of a run.
+SENTENCE = 1_200
 #: Shorter ones are not broken into lines.
 _SHORT = 20
 #: A cell without a value.
@@ -141,6 +143,6 @@ def _head(column: str) -> str:
     return column.replace("_", " ")
 
 
-def cut(text: str) -> str:
+def cut(text: str, most: int = _LONGEST) -> str:
     """Shorten a text from a trace or a job to what a cell has room for."""
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+    return text if len(text) <= most else text[: most - 1] + "…"

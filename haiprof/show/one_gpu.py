@@ -15,16 +15,8 @@ import polars as pl
 
 from haiprof.common.numbers import milliseconds
 from haiprof.show.bands import add_bands, closed
-from haiprof.show.figures import (
-    COLOURS,
-    WORK_COLOURS,
-    finish,
-    phase_colour,
-    safe,
-    seconds_since,
-    unit_axis,
-    utc_clock,
-)
+from haiprof.show.colours import COLOURS, WORK_COLOURS, phase_colour
+from haiprof.show.figures import finish, safe, seconds_since, unit_axis, utc_clock
 from haiprof.show.grid import Grid, frame_grid
 from haiprof.views.kernel_names import short_name
 from haiprof.views.run import busy as busy_views

@@ -11,20 +11,20 @@ import numpy as np
 import plotly.graph_objects as go
 import polars as pl
 
+from haiprof.common.numbers import utc
 from haiprof.findings import gpus as gpu_findings
 from haiprof.runs import Process
 from haiprof.show import hardware, one_gpu, stacks
 from haiprof.show import panels as panels_of
 from haiprof.show.bands import add_bands, closed
+from haiprof.show.colours import COLOURS
 from haiprof.show.figures import (
-    COLOURS,
     message,
     panel_legends,
     safe,
     seconds_since,
     stacked,
     unit_axis,
-    utc,
     utc_clock,
 )
 from haiprof.show.one_gpu import Gpu

@@ -15,15 +15,8 @@ from haiprof.findings import clock as clock_findings
 from haiprof.findings import gpus as gpu_findings
 from haiprof.findings import hardware as hardware_findings
 from haiprof.show import collectives, efficiency, hardware
-from haiprof.show.figures import (
-    COLOURS,
-    message,
-    panel_legends,
-    phase_colour,
-    safe,
-    seconds_since,
-    stacked,
-)
+from haiprof.show.colours import COLOURS, phase_colour
+from haiprof.show.figures import message, panel_legends, safe, seconds_since, stacked
 from haiprof.show.grid import Grid, frame_grid
 from haiprof.show.shown import Shown
 from haiprof.views.run import imbalance

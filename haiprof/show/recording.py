@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from haiprof.common.numbers import percent
+from haiprof.common.numbers import percent, utc
 from haiprof.findings import gpus as gpu_findings
 from haiprof.findings import hardware as hardware_findings
 from haiprof.findings.endings import failed, interrupted
 from haiprof.runs import ROLE_RANK
-from haiprof.show.figures import utc
 from haiprof.show.grid import NOTHING, Grid
 from haiprof.views.run import overhead as overhead_view
 from haiprof.views.run import recorded as recorded_views

@@ -13,7 +13,6 @@ from rich.console import Console
 from haiprof.common.printable import printable
 from haiprof.show import notebook
 from haiprof.show.grid import Grid
-from haiprof.show.plotly_page import Page
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -54,18 +53,12 @@ class Shown:
 
     def _repr_html_(self) -> str:
         """Return the result for a notebook: a frame isolates its scripts."""
-        page = Page(self.title)
-        self.fill(page)
+        figures = (self.figure, *self.details)
         height = (
-            sum(int(figure.layout.height or 450) for figure in (self.figure, *self.details))
+            sum(int(figure.layout.height or 450) for figure in figures)
             + 160
             + sum(90 + 34 * len(g.rows) for g in self.grids)
         )
-        return notebook.output(page, height)
-
-    def fill(self, page: Page) -> None:
-        """Add the result to a page as one section."""
         lines = "".join(f'<p class="note">{html.escape(line)}</p>' for line in self.lines)
         tables = "".join(grid.to_html() for grid in self.grids)
-        figures = [page.figure(figure) for figure in (self.figure, *self.details)]
-        page.card(self.title, lines, tables, *figures)
+        return notebook.output(self.title, lines + tables, figures, height)

@@ -184,7 +184,8 @@ export class App implements Page {
     let axis = this.axes.get(key);
     if (!axis) {
       const ofRun = name === "run";
-      axis = new Axis(this.sharedOf(name), ofRun ? [0, this.document.duration || 1] : [Infinity, -Infinity], ofRun ? "s" : "");
+      const unit = ofRun || name.startsWith("time:") ? "s" : "";
+      axis = new Axis(this.sharedOf(name), ofRun ? [0, this.document.duration || 1] : [Infinity, -Infinity], unit);
       this.axes.set(key, axis);
       axis.listen(this.remember);
       axis.listen(() => this.axisChanged(axis!));

@@ -93,6 +93,7 @@ export interface Finding {
 
 export interface Series extends Common {
   kind: "series";
+  /** `run` (s), `step` (numbers) or `time:` and a name (s from a beginning of its own). */
   axis: string;
   unit: string;
   stacked?: boolean;
@@ -108,6 +109,8 @@ export interface Line {
   low?: Column;
   high?: Column;
   before?: { x: Column; y: Column };
+  /** Each value lasts until the next point. */
+  stepped?: boolean;
   colour?: string;
 }
 

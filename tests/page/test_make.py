@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from haiprof.show import figures
+from haiprof.show import colours
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "page"
@@ -103,7 +103,7 @@ def test_phases_and_work_have_the_colours_of_all_figures() -> None:
         name.strip('"'): value
         for name, value in re.findall(r'^  ("?[\w ]+"?): "(#\w+)"', text, re.M)
     }
-    for name, colour in {**figures.WORK_COLOURS, **figures.PHASE_COLOURS}.items():
+    for name, colour in {**colours.WORK_COLOURS, **colours.PHASE_COLOURS}.items():
         assert own[name] == colour, name
 
 

@@ -7,16 +7,18 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-import plotly.graph_objects as go
+import numpy as np
 import polars as pl
 import pytest
 import traces
 from browser import BROWSER, Browser
+from page_documents import texts_in
 
 from haiprof.analyzer import Analyzer
 from haiprof.export import csv
 from haiprof.show import deep
-from haiprof.show.deep.section import Section, spread
+from haiprof.show.deep.figure import Bars, Curves, Flames
+from haiprof.show.deep.section import Figure, Section, spread
 from haiprof.show.grid import Grid, cell
 
 HOSTILE = "</script><img src=x onerror=boom()>"
@@ -88,13 +90,9 @@ def grid(sections: Iterable[Section], title: str) -> Grid:
     return found
 
 
-def figure(sections: Iterable[Section], title: str) -> go.Figure:
-    (found,) = [f for s in sections for f in s.figures if headings(f)[0].startswith(title)]
+def figure(sections: Iterable[Section], title: str) -> Figure:
+    (found,) = [f for s in sections for f in s.figures if f.title.startswith(title)]
     return found
-
-
-def headings(chart: go.Figure) -> list[str]:
-    return [note.text for note in chart.layout.annotations]
 
 
 def column(table: Grid, head: str) -> list[str]:
@@ -156,7 +154,7 @@ def test_no_view_is_silently_absent(run: str) -> None:
     found = opened(run)
     sections = deep.show(found)
     titles = [g.title for section in sections for g in section.grids]
-    titles += [t for section in sections for f in section.figures for t in headings(f)]
+    titles += [f.title for section in sections for f in section.figures]
     line = sections[-1].lines[0]
     for name, (title, missing) in SHOWN.items():
         frames = [frame for _, frame in csv._frames(name, csv.VIEWS[name](found))]
@@ -170,9 +168,9 @@ def test_no_view_is_silently_absent(run: str) -> None:
 
 @pytest.mark.parametrize("run", ["hta_cpu_only", "tl_mi210_gpu_only", "hta_mtia_inference"])
 def test_without_a_device_or_steps_there_is_a_report(tmp_path: Path, run: str) -> None:
-    page = opened(run).report(tmp_path / "r.html").read_text("utf-8")
-    assert "<h2>Deep trace: why the steps take as long as they do</h2>" in page
-    assert "Not in this trace: " in page
+    text = texts_in(opened(run).report(tmp_path / "r.html").read_text("utf-8"))
+    assert "Deep trace: why the steps take as long as they do" in text
+    assert "Not in this trace: " in text
 
 
 def test_tables_have_the_numbers_of_their_views_with_units() -> None:
@@ -230,29 +228,40 @@ def test_a_bar_of_each_rank_is_its_average_step() -> None:
     bars = figure(deep.show(run), "Computing and communicating")
     steps = run.distributed().steps.with_columns(pl.col("communication") - pl.col("waiting"))
     parts = ("compute", "overlap", "communication", "waiting", "other")
-    for bar, part in zip(bars.data, parts, strict=False):
+    assert isinstance(bars, Bars)
+    for bar, part in zip(bars.parts, parts, strict=True):
         means = steps.group_by("rank", maintain_order=True).agg(pl.col(part).mean())
-        assert list(bar.y) == [f"rank {rank}" for rank in means["rank"]]
-        assert list(bar.x) == pytest.approx((means[part] / 1e6).to_list())
+        assert bars.categories == [f"rank {rank}" for rank in means["rank"]]
+        assert bar.values == pytest.approx((means[part] / 1e9).to_list())
+    moved = figure(deep.show(run), "Moving data and waiting")
+    assert isinstance(moved, Bars)
     waiting = run.distributed().transfers["waiting"]
-    assert list(bars.data[6].x) == pytest.approx((waiting / 1e6).to_list())
+    assert moved.parts[1].values == pytest.approx((waiting / 1e9).to_list())
 
 
 def test_every_launch_is_in_the_distribution_of_delays() -> None:
     run = opened("hta_df_index_resolver")
     delays = figure(deep.show(run), "How long after its launch")
-    assert sum(sum(bar.y) for bar in delays.data) == run.launches().height
+    assert isinstance(delays, Bars)
+    assert sum(sum(part.values) for part in delays.parts) == run.launches().height
+
+
+def test_queues_are_as_long_as_their_view_says() -> None:
+    run = opened("hta_df_index_resolver")
+    queues = figure(deep.show(run), "Launches that wait on each stream")
+    assert isinstance(queues, Curves)
+    longest = run.queue_length()["length"].to_numpy().max()
+    assert max(float(curve.values.max()) for curve in queues.curves) == longest
+    assert all((np.diff(curve.times) >= 0).all() for curve in queues.curves)
 
 
 def test_a_flame_graph_is_as_wide_as_its_calls() -> None:
     run = opened("tl_vllm_prefilldecode")
-    (flames,) = figure(deep.show(run), "Flame graph").data
+    flames = figure(deep.show(run), "Flame graph")
+    assert isinstance(flames, Flames)
     found = run.flames()
     roots = found.filter(pl.col("parent").is_null())["total"].sum()
-    # A rectangle is its own value and those beneath it: all of them are all calls.
-    assert sum(flames.values) == pytest.approx(roots / 1e6, rel=1e-6)
-    assert set(flames.parents) <= {"", *flames.ids}
-    assert len(flames.ids) < found.height
+    assert flames.paths["self"].sum() == pytest.approx(roots, rel=1e-6)
 
 
 @pytest.mark.jobs
@@ -261,7 +270,7 @@ def test_a_hundred_ranks_are_a_small_page(tmp_path: Path) -> None:
     sections = deep.show(run)
     for section in sections:
         assert all(len(g.rows) <= 64 for g in section.grids)
-        assert all(len(bar.y) <= 64 for f in section.figures for bar in f.data if bar.type == "bar")
+        assert all(len(f.categories) <= 64 for f in section.figures if isinstance(f, Bars))
     assert "Of 100, 64 from the longest waiting to the shortest." in (
         grid(sections, "Transfer and waiting").note
     )
@@ -283,10 +292,15 @@ def test_names_from_a_trace_are_text(tmp_path: Path) -> None:
     traces.write(tmp_path / "t" / "w.pt.trace.json", document)
     report = Analyzer(tmp_path / "t").report(tmp_path / "r.html")
     assert HOSTILE not in report.read_text("utf-8")
+    assert HOSTILE in texts_in(report.read_text("utf-8"))
     with Browser(tmp_path / "profile") as page:
-        page.open(f"file://{report}")
-        draw = "scrollTo(0, document.body.scrollHeight); new Promise(r => setTimeout(r, 1500))"
-        page.evaluate(draw)
+        page.open(f"file://{report}#tab=operators")
+        until = "document.body.innerText.includes('onerror')"
+        shown = (
+            f"(async () => {{ for (let n = 0; n < 600 && !({until}); n++)"
+            " await new Promise((done) => setTimeout(done, 50)); })()"
+        )
+        page.evaluate(shown)
+        assert page.evaluate(until)
         assert page.evaluate("document.querySelectorAll('img').length") == 0
-        assert page.evaluate("document.body.innerText").count("onerror") >= 2
         assert page.complaints == []

@@ -9,7 +9,7 @@ import runs
 
 from haiprof import schema
 from haiprof.analyzer import Analyzer
-from haiprof.show import figures
+from haiprof.show import colours
 from haiprof.show.grid import cell
 from haiprof.show.one_rank import POINTS
 
@@ -155,14 +155,14 @@ def test_one_rank_shows_every_kind_of_data_on_one_axis(tmp_path: Path) -> None:
 
 def test_one_colour_has_one_meaning() -> None:
     meanings: dict[str, set[str]] = {}
-    for name, colour in (*figures.PHASE_COLOURS.items(), *figures.WORK_COLOURS.items()):
+    for name, colour in (*colours.PHASE_COLOURS.items(), *colours.WORK_COLOURS.items()):
         meanings.setdefault(colour, set()).add(name)
     assert [names for names in meanings.values() if len(names) > 1] == [
         {"gradient_sync", "communication"},
         {"other", "between phases", "idle"},
     ]
-    assert len(set(figures.COLOURS)) == len(figures.COLOURS)
-    assert not set(figures.COLOURS) & set(meanings)
+    assert len(set(colours.COLOURS)) == len(colours.COLOURS)
+    assert not set(colours.COLOURS) & set(meanings)
 
 
 def test_long_series_are_thinned_and_keep_their_peak(tmp_path: Path) -> None:

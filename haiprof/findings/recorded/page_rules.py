@@ -24,7 +24,7 @@ from haiprof.views.run.ledger import WORK
 _FAULT_NS: Final = 4_000
 #: … and at least: with less, most of what is in the kernel may be something else.
 _LEAST_NS: Final = 150
-#: Small models that train on a CPU spend up to 29 % of a healthy step on the faults of gradients and
+#: Small models that train on a CPU spend up to 29 % of a healthy step on faults of gradients and
 #: activations that torch frees and allocates; more than this share was not seen in one.
 _SHARE: Final = 0.40
 #: Samples in the steps, of one each second.

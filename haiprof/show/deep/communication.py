@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import plotly.graph_objects as go
 import polars as pl
 
+from haiprof.show.colours import WORK_COLOURS
+from haiprof.show.deep.figure import Bars, Part
 from haiprof.show.deep.section import (
-    NS_PER_MS,
+    NS_PER_S,
     ROWS,
     TRACES,
     Columns,
@@ -24,7 +25,6 @@ from haiprof.show.deep.section import (
     table,
     who,
 )
-from haiprof.show.figures import WORK_COLOURS, panel_legends, stacked
 from haiprof.show.grid import Grid
 
 if TYPE_CHECKING:
@@ -84,36 +84,29 @@ def _transfers(transfers: pl.DataFrame) -> pl.DataFrame:
     return transfers.group_by(_WHO, maintain_order=True).agg(pl.col(parts).sum())
 
 
-def _bars(steps: pl.DataFrame, moved: pl.DataFrame) -> list[go.Figure]:
-    """Draw a bar for each rank: its average step; and moving data against waiting."""
+def _bars(steps: pl.DataFrame, moved: pl.DataFrame) -> list[Bars]:
+    """Return a bar for each rank: its average step; and moving data against waiting."""
     shown = spread(steps, "communication", TRACES)
     waited = spread(moved, "waiting", TRACES)
     of_ranks = f" ({shown.height} of {steps.height} ranks)" if shown.height < steps.height else ""
-    titles = [f"Computing and communicating in an average step{of_ranks}"]
-    titles += [f"Moving data and waiting, all steps together{of_ranks}"] if waited.height else []
-    heights = [40 + 24 * frame.height for frame in (shown, waited) if frame.height]
-    figure = stacked(titles, heights, gap=80)
-    panels = [(shown, _STEP), *([(waited, _MOVED)] if waited.height else [])]
-    for row, (frame, parts) in enumerate(panels, start=1):
-        names = labels(frame)
-        for part, (name, colour) in parts.items():
-            if part == "waiting" and not frame[part].sum():
-                continue
-            figure.add_bar(
-                x=(frame[part] / NS_PER_MS).to_list(),
-                y=names,
-                name=name,
-                orientation="h",
-                marker_color=colour,
-                hovertemplate="%{x:.3g} ms",
-                row=row,
-                col=1,
-            )
-    figure.update_layout(barmode="stack")
-    figure.update_xaxes(ticksuffix=" ms")
-    figure.update_yaxes(autorange="reversed", type="category", automargin=True)
-    panel_legends(figure, len(panels))
-    return [figure]
+    figures = [
+        (f"Computing and communicating in an average step{of_ranks}", shown, _STEP),
+        (f"Moving data and waiting, all steps together{of_ranks}", waited, _MOVED),
+    ]
+    return [
+        Bars(
+            title,
+            "s",
+            labels(frame),
+            [
+                Part(name, (frame[part] / NS_PER_S).to_list(), colour)
+                for part, (name, colour) in parts.items()
+                if part != "waiting" or frame[part].sum()
+            ],
+        )
+        for title, frame, parts in figures
+        if frame.height
+    ]
 
 
 def _transfer_grid(moved: pl.DataFrame) -> list[Grid]:

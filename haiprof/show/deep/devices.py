@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import plotly.graph_objects as go
 import polars as pl
 
+from haiprof.show.colours import WORK_COLOURS
+from haiprof.show.deep.figure import Bars, Curve, Curves, Part
 from haiprof.show.deep.section import (
+    NS_PER_S,
     TRACES,
     Columns,
     OneTrace,
@@ -23,7 +25,6 @@ from haiprof.show.deep.section import (
     table,
     who,
 )
-from haiprof.show.figures import COLOURS, WORK_COLOURS, panel_legends, safe, stacked
 from haiprof.show.grid import Grid
 from haiprof.views.trace.idle import CATEGORIES
 
@@ -96,26 +97,15 @@ def _devices(devices: pl.DataFrame) -> list[Grid]:
     return table("GPUs", chosen, columns, note, TRACES)
 
 
-def _division(temporal: pl.DataFrame) -> list[go.Figure]:
+def _division(temporal: pl.DataFrame) -> list[Bars]:
     if not temporal.height:
         return []
     shown = spread(temporal, "idle_ratio", TRACES)
-    figure = stacked(["What each GPU did"], [40 + 24 * shown.height], gap=60)
-    names = labels(shown)
-    for part, (name, colour) in _PARTS.items():
-        figure.add_bar(
-            x=(shown[part] / shown["span"]).to_list(),
-            y=names,
-            name=name,
-            orientation="h",
-            marker_color=colour,
-            hovertemplate="%{x:.1%}",
-        )
-    figure.update_layout(barmode="stack")
-    figure.update_xaxes(tickformat=".0%", range=[0, 1])
-    figure.update_yaxes(autorange="reversed", type="category", automargin=True)
-    panel_legends(figure, 1)
-    return [figure]
+    parts = [
+        Part(name, (shown[part] / shown["span"]).to_list(), colour)
+        for part, (name, colour) in _PARTS.items()
+    ]
+    return [Bars("What each GPU did", "ratio", labels(shown), parts)]
 
 
 def _temporal(temporal: pl.DataFrame) -> list[Grid]:
@@ -138,27 +128,19 @@ def _temporal(temporal: pl.DataFrame) -> list[Grid]:
     return table("Busy and idle", chosen, columns, note, TRACES)
 
 
-def _busy(timeline: pl.DataFrame, one: OneTrace) -> list[go.Figure]:
+def _busy(timeline: pl.DataFrame, one: OneTrace) -> list[Curves]:
     if not timeline.height:
         return []
-    figure = stacked([f"GPU busy with kernels over time{one.label}"], [200], gap=60)
     origin = int(timeline["start"].to_numpy().min())
-    devices = timeline.partition_by("device", maintain_order=True)[:_DRAWN_DEVICES]
-    for position, part in enumerate(devices):
-        figure.add_scatter(
-            x=((part["start"] - origin) / 1e6).to_list(),
-            y=part["utilization"].to_list(),
-            name=safe(f"GPU {part['device'][0]}"),
-            mode="lines",
-            line={"color": COLOURS[position], "shape": "hv", "width": 1.4},
-            fill="tozeroy" if len(devices) == 1 else None,
-            showlegend=len(devices) > 1,
-            hovertemplate="%{y:.0%}",
+    curves = [
+        Curve(
+            f"GPU {part['device'][0]}",
+            (part["start"].to_numpy() - origin) / NS_PER_S,
+            part["utilization"].to_numpy(),
         )
-    figure.update_xaxes(ticksuffix=" ms")
-    figure.update_yaxes(tickformat=".0%", range=[0, 1.02])
-    panel_legends(figure, 1)
-    return [figure]
+        for part in timeline.partition_by("device", maintain_order=True)[:_DRAWN_DEVICES]
+    ]
+    return [Curves(f"GPU busy with kernels over time{one.label}", "ratio", curves)]
 
 
 def _kinds(kinds: pl.DataFrame, one: OneTrace) -> list[Grid]:

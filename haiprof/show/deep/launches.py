@@ -8,12 +8,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import plotly.graph_objects as go
 import polars as pl
 
 from haiprof.common.numbers import milliseconds
-from haiprof.show.deep.section import Columns, OneTrace, Section, durations, lacking, table
-from haiprof.show.figures import COLOURS, WORK_COLOURS, panel_legends, safe, stacked
+from haiprof.show.colours import WORK_COLOURS
+from haiprof.show.deep.figure import Bars, Curve, Curves, Part
+from haiprof.show.deep.section import (
+    NS_PER_S,
+    Columns,
+    OneTrace,
+    Section,
+    durations,
+    lacking,
+    table,
+)
 from haiprof.show.grid import Grid
 from haiprof.views.run.series import decimate
 from haiprof.views.trace import bandwidth as bandwidth_view
@@ -62,33 +70,22 @@ def section(analyzer: Analyzer, one: OneTrace) -> Section:
     )
 
 
-def _delays(launched: pl.DataFrame, one: OneTrace) -> list[go.Figure]:
-    """Draw how many activities began how long after their launch, in steps of 1, 2, 5."""
+def _delays(launched: pl.DataFrame, one: OneTrace) -> list[Bars]:
+    """Return how many activities began how long after their launch, in steps of 1, 2, 5."""
     if not launched.height:
         return []
     delay = launched["delay"].to_numpy()
     edges = [0, *(digit * 10**power for power in range(3, 12) for digit in (1, 2, 5))]
     edges = edges[: int(np.searchsorted(edges, delay.max(), side="right")) + 1]
-    names = [milliseconds(edge) for edge in edges[:-1]]
-    figure = stacked([f"How long after its launch work began{one.label}"], [240], gap=60)
+    parts = []
     for kind, colour in _KINDS.items():
         counts, _ = np.histogram(delay[(launched["kind"] == kind).to_numpy()], edges)
-        if not counts.any():
-            continue
-        figure.add_bar(
-            x=names,
-            y=counts.tolist(),
-            name={"memory": "copies and sets"}.get(kind, f"{kind}s"),
-            marker_color=colour,
-            hovertemplate="from %{x} on: %{y}",
-        )
-    figure.update_layout(barmode="stack", showlegend=True)
-    figure.update_xaxes(
-        title="delay, at least", type="category", categoryorder="array", categoryarray=names
-    )
-    figure.update_yaxes(title="activities")
-    panel_legends(figure, 1)
-    return [figure]
+        if counts.any():
+            name = {"memory": "copies and sets"}.get(kind, f"{kind}s")
+            parts.append(Part(name, counts.tolist(), colour))
+    title = f"How long after its launch work began{one.label}"
+    note = "Activities by their delay: at least so long, and less than in the next row."
+    return [Bars(title, "count", [milliseconds(edge) for edge in edges[:-1]], parts, note)]
 
 
 def _launched(launched: pl.DataFrame, one: OneTrace) -> list[Grid]:
@@ -111,7 +108,7 @@ def _launched(launched: pl.DataFrame, one: OneTrace) -> list[Grid]:
     return table(f"Launches{one.label}", launch_view.summary(launched), columns, note)
 
 
-def _queue(queue: pl.DataFrame, one: OneTrace) -> list[Grid | go.Figure]:
+def _queue(queue: pl.DataFrame, one: OneTrace) -> list[Grid | Curves]:
     if not queue.height:
         return []
     queues = queue_view.summary(queue).sort("max", descending=True, maintain_order=True)
@@ -122,7 +119,7 @@ def _queue(queue: pl.DataFrame, one: OneTrace) -> list[Grid | go.Figure]:
         "Launches that wait on a stream; where the mean is near 0 the device waits for the host.",
     )
     title = f"Launches that wait on each stream{one.label}"
-    return [_curves(title, queue, ["device", "stream"], "length"), *grid]
+    return [_curves(title, "", queue, ["device", "stream"], queue["length"]), *grid]
 
 
 def _full(full: pl.DataFrame, one: OneTrace) -> list[Grid]:
@@ -148,7 +145,7 @@ def _of_operators(sequences: pl.DataFrame, one: OneTrace) -> list[Grid]:
     return table(f"Kernels of operators{one.label}", sequences, columns, note)
 
 
-def _bandwidth(copies: pl.DataFrame, one: OneTrace) -> list[Grid | go.Figure]:
+def _bandwidth(copies: pl.DataFrame, one: OneTrace) -> list[Grid | Curves]:
     if not copies.height:
         return []
     copied = bandwidth_view.summary(copies)
@@ -162,34 +159,29 @@ def _bandwidth(copies: pl.DataFrame, one: OneTrace) -> list[Grid | go.Figure]:
         ],
         "How fast copies and sets were while they ran, by direction.",
     )
-    figure = _curves(f"Bandwidth of copies{one.label}", copies, ["device", "kind"], "bandwidth")
-    figure.update_yaxes(ticksuffix=" GB/s")
-    return [figure, *grid]
+    title = f"Bandwidth of copies{one.label}"
+    # In GB/s, bytes in a ns.
+    return [
+        _curves(title, "bytes_per_s", copies, ["device", "kind"], copies["bandwidth"] * 1e9),
+        *grid,
+    ]
 
 
-def _curves(title: str, frame: pl.DataFrame, by: list[str], value: str) -> go.Figure:
-    """Draw a thinned curve for each group, at most :data:`_CURVES`: those that reach highest."""
-    groups = frame.partition_by(by, maintain_order=True)
-    highest = sorted(groups, key=lambda group: -float(group[value].to_numpy().max()))[:_CURVES]
+def _curves(title: str, unit: str, frame: pl.DataFrame, by: list[str], values: pl.Series) -> Curves:
+    """Return a thinned curve for each group, at most :data:`_CURVES`: those that reach highest."""
+    of_group = frame.select(*by, "time", values.cast(pl.Float64).alias("value"))
+    groups = of_group.partition_by(by, maintain_order=True)
+    highest = sorted(groups, key=lambda group: -float(group["value"].to_numpy().max()))[:_CURVES]
     if len(highest) < len(groups):
         title += f" (the {_CURVES} highest of {len(groups)})"
-    figure = stacked([title], [220], gap=60)
     origin = int(frame["time"].to_numpy().min())
     several = frame["device"].n_unique() > 1
-    for position, group in enumerate(highest):
-        keep = decimate(group["time"].to_numpy(), group[value].cast(pl.Float64).to_numpy(), _POINTS)
+    curves = []
+    for group in highest:
+        time, value = group["time"].to_numpy(), group["value"].to_numpy()
+        keep = decimate(time, value, _POINTS)
         device, other = group.select(by).row(0)
         name = f"stream {other}" if by[1] == "stream" else str(other)
-        figure.add_scatter(
-            x=np.round((group["time"].to_numpy()[keep] - origin) / 1e6, 3),
-            y=group[value].cast(pl.Float32).to_numpy()[keep],
-            name=safe(f"GPU {device}, {name}" if several else name),
-            mode="lines",
-            line={"color": COLOURS[position], "shape": "hv", "width": 1.2},
-            hovertemplate="%{y:.3g}",
-        )
-    figure.update_layout(showlegend=True)
-    figure.update_xaxes(ticksuffix=" ms")
-    figure.update_yaxes(rangemode="tozero")
-    panel_legends(figure, 1)
-    return figure
+        name = f"GPU {device}, {name}" if several else name
+        curves.append(Curve(name, (time[keep] - origin) / NS_PER_S, value[keep]))
+    return Curves(title, unit, curves)

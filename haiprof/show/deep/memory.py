@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import plotly.graph_objects as go
 import polars as pl
 
+from haiprof.show.deep.figure import Curve, Curves
 from haiprof.show.deep.section import (
     NS_PER_MS,
+    NS_PER_S,
     Columns,
     OneTrace,
     Section,
@@ -19,7 +20,6 @@ from haiprof.show.deep.section import (
     lacking,
     table,
 )
-from haiprof.show.figures import COLOURS, panel_legends, safe, stacked, unit_axis
 from haiprof.show.grid import Grid
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def section(analyzer: Analyzer, one: OneTrace) -> Section:
     return Section(
         "Memory",
         [
-            *_figure(curve, origin, one),
+            *_in_use(curve, origin, one),
             *_peaks(one.of(found.peaks), origin, one),
             *_holders(holders, one),
             *_operators(by_operator, one),
@@ -55,39 +55,21 @@ def section(analyzer: Analyzer, one: OneTrace) -> Section:
     )
 
 
-def _figure(curve: pl.DataFrame, origin: int, one: OneTrace) -> list[go.Figure]:
+def _in_use(curve: pl.DataFrame, origin: int, one: OneTrace) -> list[Curves]:
     columns = [name for name in ("allocated", "reserved") if (curve[name].fill_null(0) != 0).any()]
     # Traces without totals show by how much they change.
     columns = columns or ["increase"]
-    figure = stacked([f"Memory in use{one.label}"], [240], gap=60)
-    greatest = max(float(curve[name].fill_null(0).to_numpy().max()) for name in columns)
-    axis, divisor = unit_axis("bytes", greatest)
-    groups = curve.partition_by("kind", "device", as_dict=True)
-    for position, ((kind, device), part) in enumerate(groups.items()):
+    curves = []
+    for (kind, device), part in curve.partition_by("kind", "device", as_dict=True).items():
         name = f"{kind}" if device is None else f"{kind} {device}"
         for column in columns:
             if not part[column].count():
                 continue
-            figure.add_scatter(
-                x=((part["time"] - origin) / 1e6).round(3).to_list(),
-                y=(part[column] / divisor).cast(pl.Float32).to_list(),
-                name=safe(f"{name}, {'since the trace began' if column == 'increase' else column}"),
-                mode="lines",
-                line={
-                    "color": COLOURS[position % len(COLOURS)],
-                    "dash": "dot" if column == "reserved" else None,
-                    "shape": "hv",
-                    "width": 1.4,
-                },
-            )
-    if not figure.data:
-        return []
-    figure.update_layout(showlegend=True)
-    figure.update_xaxes(ticksuffix=" ms")
-    # Memory allocated before the trace began may be freed in it.
-    figure.update_yaxes(**{**axis, "rangemode": "normal"})
-    panel_legends(figure, 1)
-    return [figure]
+            said = "since the trace began" if column == "increase" else column
+            times = (part["time"].to_numpy() - origin) / NS_PER_S
+            values = part[column].cast(pl.Float64).to_numpy()
+            curves.append(Curve(f"{name}, {said}", times, values))
+    return [Curves(f"Memory in use{one.label}", "bytes", curves)] if curves else []
 
 
 def _peaks(peaks: pl.DataFrame, origin: int, one: OneTrace) -> list[Grid]:

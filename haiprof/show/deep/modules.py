@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from haiprof.show.deep.figure import Flames
 from haiprof.show.deep.section import (
     Columns,
     OneTrace,
@@ -17,7 +18,6 @@ from haiprof.show.deep.section import (
     lacking,
     table,
 )
-from haiprof.show.flames import figure
 
 if TYPE_CHECKING:
     from haiprof.analyzer import Analyzer
@@ -39,8 +39,10 @@ def section(analyzer: Analyzer, one: OneTrace) -> Section:
         "Modules and calls",
         [
             *_modules(modules, one),
-            *figure(
-                flames.rename({"calls": "count"}), f"Flame graph of {title}{one.label}", "calls"
+            *(
+                [Flames(f"Flame graph of {title}{one.label}", flames)]
+                if flames["self"].sum()
+                else []
             ),
         ],
         missing=missing,

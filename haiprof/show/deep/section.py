@@ -5,28 +5,24 @@ Tests: tests/show/test_deep.py.
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import polars as pl
 
-from haiprof.show.figures import safe
+from haiprof.show.deep.figure import Bars, Curves, Flames
 from haiprof.show.grid import Grid, frame_grid
 from haiprof.views.kernel_names import demangled, short_name
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
-    from haiprof.show.plotly_page import Page
 
 #: Rows of a table: the most important ones.
 ROWS = 25
 #: Number of traces with a row or a bar of their own.
 TRACES = 64
 NS_PER_MS = 1e6
+NS_PER_S = 1e9
+Figure: TypeAlias = Bars | Curves | Flames
 #: Columns of a table, as selected from a frame.
 Columns: TypeAlias = "list[str | pl.Expr]"
 _WHO = ("node", "rank", "pid", "session")
@@ -37,7 +33,7 @@ class Section:
     """An answer; ``missing`` names the views that have no data."""
 
     title: str
-    parts: Sequence[Grid | go.Figure]
+    parts: Sequence[Grid | Figure]
     lines: Sequence[str] = ()
     missing: Sequence[str] = ()
 
@@ -47,19 +43,9 @@ class Section:
         return [part for part in self.parts if isinstance(part, Grid)]
 
     @property
-    def figures(self) -> list[go.Figure]:
+    def figures(self) -> list[Figure]:
         """Its figures."""
         return [part for part in self.parts if not isinstance(part, Grid)]
-
-    def fill(self, page: Page) -> None:
-        """Add the answer to a page, if it is not empty."""
-        if not self.parts and not self.lines:
-            return
-        lines = [f"<p>{html.escape(line)}</p>" for line in self.lines]
-        parts = [
-            part.to_html() if isinstance(part, Grid) else page.figure(part) for part in self.parts
-        ]
-        page.card(self.title, *lines, *parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +99,7 @@ def labels(frame: pl.DataFrame) -> list[str]:
         columns.append("device")
     written = {"rank": "rank ", "node": "", "pid": "pid ", "session": "session ", "device": "GPU "}
     return [
-        safe(
-            ", ".join(
-                f"{written[n]}{v}" for n, v in zip(columns, row, strict=True) if v is not None
-            )
-        )
+        ", ".join(f"{written[n]}{v}" for n, v in zip(columns, row, strict=True) if v is not None)
         for row in frame.select(columns).iter_rows()
     ]
 

@@ -5,11 +5,13 @@ Tests: tests/show/test_deep.py.
 
 from __future__ import annotations
 
-import plotly.graph_objects as go
 import polars as pl
 
+from haiprof.show.colours import WORK_COLOURS
+from haiprof.show.deep.figure import Bars, Part
 from haiprof.show.deep.section import (
     NS_PER_MS,
+    NS_PER_S,
     Columns,
     OneTrace,
     Section,
@@ -19,7 +21,6 @@ from haiprof.show.deep.section import (
     table,
     who,
 )
-from haiprof.show.figures import WORK_COLOURS, panel_legends, stacked
 from haiprof.show.grid import Grid
 from haiprof.views.trace.overview import OTHER, PARTS
 
@@ -33,7 +34,7 @@ def section(found: pl.DataFrame, steps: pl.DataFrame, one: OneTrace) -> Section:
     mine = one.of(steps)
     return Section(
         "Deep trace: why the steps take as long as they do",
-        [*_found(found), *_figure(mine, one), *_steps(mine, one)],
+        [*_found(found), *_division(mine, one), *_steps(mine, one)],
         sentences(found),
         [] if mine["step"].n_unique() > 1 else ["several steps"],
     )
@@ -79,27 +80,18 @@ def _found(found: pl.DataFrame) -> list[Grid]:
     return table("What would save time", found, columns, note)
 
 
-def _figure(mine: pl.DataFrame, one: OneTrace) -> list[go.Figure]:
+def _division(mine: pl.DataFrame, one: OneTrace) -> list[Bars]:
     if not mine.height:
         return []
     shown = mine.head(_STEPS)
     first = f" (the first {_STEPS} of {mine.height:,})" if mine.height > _STEPS else ""
-    figure = stacked([f"Where the steps' time went{one.label}{first}"], [300], gap=60)
-    for part in (*PARTS, OTHER):
-        if not shown[part].sum():
-            continue
-        figure.add_bar(
-            x=[str(step) for step in shown["step"]],
-            y=(shown[part] / NS_PER_MS).to_list(),
-            name=part,
-            marker_color=WORK_COLOURS[part],
-            hovertemplate="%{y:.3g} ms",
-        )
-    figure.update_layout(barmode="stack")
-    figure.update_xaxes(title="step", type="category")
-    figure.update_yaxes(ticksuffix=" ms")
-    panel_legends(figure, 1)
-    return [figure]
+    parts = [
+        Part(part, (shown[part] / NS_PER_S).to_list(), WORK_COLOURS[part])
+        for part in (*PARTS, OTHER)
+        if shown[part].sum()
+    ]
+    steps = [f"step {step}" for step in shown["step"]]
+    return [Bars(f"Where the steps' time went{one.label}{first}", "s", steps, parts)]
 
 
 def _steps(mine: pl.DataFrame, one: OneTrace) -> list[Grid]:

@@ -18,6 +18,21 @@ _PROBLEMS: Final = 200
 def sections(found: Context) -> list[document.Section]:
     """Return the sections; last what could not be read, which the sections before may add to."""
     analyzer = found.analyzer
+    # Of what another profiler recorded, nothing of this is known.
+    made = [] if analyzer.traced else _recording(found)
+    problems = [*analyzer.problems(), *recording.losses(analyzer)]
+    shown = problems[:_PROBLEMS]
+    if len(problems) > len(shown):
+        shown.append(f"and {len(problems) - len(shown)} more")
+    text = _text("problems", "What is missing from this report", shown)
+    if not shown:
+        text["empty"] = "Nothing: every file could be read, and no record was lost."
+    made.append(text)
+    return made
+
+
+def _recording(found: Context) -> list[document.Section]:
+    analyzer = found.analyzer
     title = "What was not collected, and why"
     missing = recording.not_collected(analyzer)
     made: list[document.Section] = []
@@ -28,14 +43,6 @@ def sections(found: Context) -> list[document.Section]:
         made.append(_text("sources", title, [missing]))
     cost = recording.cost(analyzer, found.ranks)
     made.append(_text("cost", "What the sampling cost", cost))
-    problems = [*analyzer.problems(), *recording.losses(analyzer)]
-    shown = problems[:_PROBLEMS]
-    if len(problems) > len(shown):
-        shown.append(f"and {len(problems) - len(shown)} more")
-    text = _text("problems", "What is missing from this report", shown)
-    if not shown:
-        text["empty"] = "Nothing: every file could be read, and no record was lost."
-    made.append(text)
     return made
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from haiprof.answers import window
-from haiprof.show.figures import utc
-from haiprof.show.grid import cut
+from haiprof.common.numbers import utc
+from haiprof.show.grid import SENTENCE, cut
 from haiprof.show.page import (
     absent,
+    deep,
     device,
     document,
     findings,
@@ -36,27 +37,37 @@ class Built(NamedTuple):
 def build(analyzer: Analyzer, before: Earlier | None = None) -> Built:
     """Return the page of a recorded run, as data; ``before`` is shown beside it."""
     found = context(analyzer)
-    wrong = [*findings.sections(found), *absent.events(found)]
+    # First: findings may rest on deep traces, and their problems are known when they were read.
+    traces = {} if analyzer.deep is None else deep.tabs(analyzer.deep, found.columns)
+    of_wrong, of_missing = (
+        traces.pop(name)["sections"] if name in traces else []
+        for name in (deep.WRONG, deep.MISSING)
+    )
+    wrong = [*findings.sections(found), *of_wrong, *absent.events(found)]
     on_machine = machine.sections(found)
     on_devices = device.over_time(found)
     over_time = [*timeline.sections(found), *on_devices, *timeline.beside(found, on_machine)]
+    inside = [*lanes.sections(found), *device.tables(found)]
+    code = flames.sections(found, before)
     tabs: list[document.Tab] = [
-        {"id": "wrong", "title": "What is wrong", "sections": wrong},
+        {"id": deep.WRONG, "title": "What is wrong", "sections": wrong},
         {"id": "run", "title": "Over time", "sections": over_time},
         {"id": "ranks", "title": "Ranks", "sections": heat.sections(found, before)},
-        {
-            "id": "step",
-            "title": "Inside a step",
-            "sections": [*lanes.sections(found), *device.tables(found)],
-        },
-        {"id": "code", "title": "Code", "sections": flames.sections(found, before)},
+        {"id": "pipeline", "title": "Pipeline", "sections": pipeline.sections(found)},
+        {"id": "step", "title": "Inside a step", "sections": inside},
+        *traces.values(),
+        {"id": "code", "title": "Code", "sections": [] if analyzer.traced else code},
         {"id": "machine", "title": "Machine", "sections": on_machine},
-        {"id": "missing", "title": "What is missing", "sections": absent.sections(found)},
+        {
+            "id": deep.MISSING,
+            "title": "What is missing",
+            "sections": [*of_missing, *absent.sections(found)],
+        },
     ]
-    pipelined = pipeline.sections(found)
-    if pipelined:
-        tabs.insert(4, {"id": "pipeline", "title": "Pipeline", "sections": pipelined})
-    return Built(_document(found, tabs), found.columns.encoded())
+    # A trace knows nothing of some, few jobs have a pipeline.
+    spared = ("pipeline", "code", "machine") if analyzer.traced else ("pipeline",)
+    kept = [tab for tab in tabs if tab["sections"] or tab["id"] not in spared]
+    return Built(_document(found, kept), found.columns.encoded())
 
 
 def _document(found: Context, tabs: list[document.Tab]) -> document.Document:
@@ -72,7 +83,7 @@ def _document(found: Context, tabs: list[document.Tab]) -> document.Document:
         "facts": [cut(fact) for fact in facts if fact],
         "origin_ns": str(run.created_ns),
         "duration": duration(found),
-        "headline": [cut(line) for line in analyzer.headline()],
+        "headline": [cut(line, SENTENCE) for line in analyzer.headline()],
         "ranks": ranks,
         "chosen_ranks": [one.rank for one in found.chosen if one.rank is not None],
         "tabs": tabs,

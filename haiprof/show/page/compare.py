@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from haiprof.common.frame_texts import frame_text
-from haiprof.common.numbers import milliseconds, percent
-from haiprof.show.figures import utc
+from haiprof.common.numbers import milliseconds, percent, utc
 from haiprof.show.grid import NOTHING, Grid, cell, cut
 from haiprof.show.page import document
 from haiprof.show.page.build import Built, build, duration

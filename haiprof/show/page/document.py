@@ -110,12 +110,16 @@ class Trend(TypedDict):
 
 
 class Line(Trend):
-    """One line of a figure; ``low`` and ``high`` bound what lies around it."""
+    """One line of a figure; ``low`` and ``high`` bound what lies around it.
+
+    Of a ``stepped`` one each value lasts until the next point.
+    """
 
     name: str
     low: NotRequired[Column]
     high: NotRequired[Column]
     before: NotRequired[Trend]
+    stepped: NotRequired[bool]
     colour: NotRequired[str]
 
 
@@ -133,10 +137,14 @@ class Mark(_MarkTime, total=False):
 
 
 class Series(_Section):
-    """Lines over the run (``axis`` is ``run``: seconds) or over its steps (``step``: numbers)."""
+    """Lines over the run (``axis`` is ``run``: seconds), its steps (``step``: numbers) or a time.
+
+    Such a time is an axis of its own, ``time:`` and a name: seconds from its own beginning. Series
+    of one axis are zoomed together.
+    """
 
     kind: Literal["series"]
-    axis: Literal["run", "step"]
+    axis: str
     unit: str
     stacked: NotRequired[bool]
     lines: list[Line]

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from haiprof.common.frame_texts import frame_text
 from haiprof.show import stacks
-from haiprof.show.flames import widths
 from haiprof.show.page.context import Context
+from haiprof.show.paths import widths
 from haiprof.views.run.overview import Summary
 
 #: A path of calls, its outermost frame first.

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 from haiprof.common.numbers import milliseconds, percent, size
 from haiprof.findings.kinds import KINDS
-from haiprof.show.findings import ledger
-from haiprof.show.grid import cut
+from haiprof.show.grid import SENTENCE, cut
 from haiprof.show.page import document
 from haiprof.show.page.context import Context, table
+from haiprof.show.page.ledger import ledger
 
 if TYPE_CHECKING:
     from haiprof.findings.finding import Evidence, Finding
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _MOST: Final = 40
 _MOST_EVIDENCE: Final = 12
 _MOST_RANKS: Final = 64
+#: What the page itself is.
+_THIS: Final = "haiprof report"
 #: Where the figures of each source are shown.
 _TABS: Final = {
     "ledger": ("wrong", "ledger"),
@@ -29,7 +31,7 @@ _TABS: Final = {
     "collectives": ("ranks", "collectives"),
     "stacks": ("code", ""),
     "kernels": ("step", ""),
-    "trace": ("operators", ""),
+    "trace": ("wrong", "trace-why"),
 }
 
 
@@ -60,11 +62,11 @@ def _finding(found: Context, one: Finding) -> document.Finding:
     item: document.Finding = {
         "kind": one.kind,
         "title": KINDS[one.kind].title,
-        "text": cut(one.problem),
+        "text": cut(one.problem, SENTENCE),
         "severity": "problem",
         "evidence": [_evidence(found, one, each) for each in one.evidence[:_MOST_EVIDENCE]],
         "confidence": round(one.confidence, 3),
-        "fix": cut(one.advice),
+        "fix": cut(one.advice, SENTENCE),
     }
     if one.lost_ns is not None:
         item["lost"] = one.lost_ns / 1e9
@@ -90,7 +92,7 @@ def _finding(found: Context, one: Finding) -> document.Finding:
     for what, looked in one.refuted_by:
         text = f"{'looked for and not seen' if looked else 'would refute it'}: {cut(what)}"
         item["evidence"].append({"text": text})
-    if one.command:
+    if one.command and one.command != _THIS:
         item["evidence"].append({"text": f"shown by: {cut(one.command)}"})
     if place:
         item["place"] = place
@@ -143,7 +145,8 @@ def _moment(found: Context, one: Finding) -> tuple[float, float] | None:
 
 
 def _evidence(found: Context, one: Finding, each: Evidence) -> document.Evidence:
-    text = f"{each.metric}: {_figure(each.value, each.unit)}"
+    value = _figure(each.value, each.unit)
+    text = value if each.unit == "" else f"{each.metric}: {value}"
     if each.reference is not None:
         text += f" (compared with {_figure(each.reference, each.unit)})"
     tab, section = _TABS.get(each.source, ("", ""))
@@ -153,7 +156,7 @@ def _evidence(found: Context, one: Finding, each: Evidence) -> document.Evidence
         tab = tab or "run"
         found.windows.append((one.ranks[0] if one.ranks else None, *each.window))
     if not tab:
-        return {"text": cut(text)}
+        return {"text": cut(text, SENTENCE)}
     place["tab"] = tab
     if section:
         place["section"] = section
@@ -161,7 +164,7 @@ def _evidence(found: Context, one: Finding, each: Evidence) -> document.Evidence
         place["find"] = each.metric
     if one.ranks:
         place["rank"] = one.ranks[0]
-    return {"text": cut(text), "place": place}
+    return {"text": cut(text, SENTENCE), "place": place}
 
 
 def _figure(value: float | int | str, unit: str) -> str:

@@ -5,26 +5,21 @@ Tests: tests/show/page/test_build.py.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from haiprof.common.frame_texts import frame_text, short_file
 from haiprof.show import stacks
-from haiprof.show.flames import widths
 from haiprof.show.grid import cut
 from haiprof.show.page import document
 from haiprof.show.page.context import Chosen, Context, table
 from haiprof.show.page.earlier import Earlier, Path, paths_of
+from haiprof.show.page.trees import Floats, tree
+from haiprof.show.paths import widths
 
-#: Paths of one tree: of more, the widest; what is left out is its callers' own.
-_MOST_PATHS: Final = 3_000
 _ALL: Final = "all"
-
-Whole = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 
 def sections(found: Context, before: Earlier | None) -> list[document.Section]:
@@ -97,7 +92,7 @@ def _flame(
     parent = flame["parent"].cast(pl.Int64).fill_null(-1).to_numpy()
     width = widths(flame)
     before = None if was is None else _before(chosen, flame, was)
-    trees = [_tree(found, _ALL, name_of, parent, width, before)]
+    trees = [tree(found.columns, _ALL, name_of, parent, width, before)]
     # The outermost rows are the phases: each is a tree of its own, too.
     roots = np.flatnonzero(parent < 0)
     if identifier.endswith("-0") and len(roots) > 1:
@@ -107,7 +102,7 @@ def _flame(
             above[above < 0] = -1
             phase = cut(str(flame["function"][int(begin)]))
             part = None if before is None else before[inside]
-            trees.append(_tree(found, phase, name_of[inside], above, width[inside], part))
+            trees.append(tree(found.columns, phase, name_of[inside], above, width[inside], part))
     section: document.Flame = {
         "kind": "flame",
         "id": identifier,
@@ -130,36 +125,3 @@ def _before(chosen: Chosen, flame: pl.DataFrame, was: dict[Path, float]) -> Floa
     paths = paths_of((frame_text(*frame) for frame in frames), flame["parent"].to_list())
     steps = chosen.summaries[-1].steps
     return np.array([was.get(path, 0.0) * steps * 1e9 for path in paths])
-
-
-def _tree(
-    found: Context,
-    name: str,
-    name_of: Whole,
-    parent: Whole,
-    width: Whole,
-    before: Floats | None,
-) -> document.Tree:
-    """Return the widest paths; a caller is at least as wide as what it calls, so it is kept."""
-    rows = np.sort(np.argsort(-width, kind="stable")[:_MOST_PATHS])
-    place = np.full(len(parent), -1, np.int64)
-    place[rows] = np.arange(len(rows))
-    above = parent[rows]
-    kept_above = np.where(above >= 0, place[above], -1)
-    tree: document.Tree = {
-        "name": name,
-        "name_of": found.columns.integers(name_of[rows]),
-        "parent": found.columns.integers(kept_above),
-        "self": found.columns.numbers(_own(width[rows], kept_above) / 1e9),
-    }
-    if before is not None:
-        own = np.maximum(_own(before[rows], kept_above), 0.0)
-        tree["before"] = found.columns.numbers(own / 1e9)
-    return tree
-
-
-def _own(width: npt.NDArray[Any], above: Whole) -> npt.NDArray[Any]:
-    """Return what each path takes that none of those beneath it that are kept does."""
-    own: npt.NDArray[Any] = width.copy()
-    np.subtract.at(own, above[above >= 0], width[above >= 0])
-    return own

@@ -15,7 +15,7 @@ from haiprof.findings import clock as clock_findings
 from haiprof.findings import gpus as gpu_findings
 from haiprof.findings import hardware as hardware_findings
 from haiprof.show import collectives, efficiency, hardware
-from haiprof.show.figures import phase_colour
+from haiprof.show.colours import phase_colour
 from haiprof.show.grid import cut
 from haiprof.show.overview import MANY_RANKS, known_phases, rank_grids
 from haiprof.show.page import document

@@ -217,7 +217,8 @@ def _host(
     keys = sorted(
         order.iter_rows(), key=lambda row: (rank.get(row[0], len(rank)), row[0], -row[2], row[1])
     )
-    several = {c for c in titles if sum(key[0] == c for key in keys) > 1}
+    titles |= {"op": "operators", "runtime": "calls of the runtime"}
+    several = {c for c, _, _ in keys if sum(key[0] == c for key in keys) > 1}
     lanes = []
     for category, thread, _ in keys[: _MOST_LANES // 2]:
         mine = kept.filter(pl.col("category") == category, pl.col("thread") == thread)

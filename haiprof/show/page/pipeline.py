@@ -1,7 +1,4 @@
-"""The pipeline of a job: one step in lanes of its ranks, bubbles, and the critical stage.
-
-Tests: tests/show/page/test_build.py.
-"""
+"""The pipeline of a job: one step in lanes of its ranks, bubbles, and the critical stage."""
 
 from __future__ import annotations
 
@@ -11,14 +8,19 @@ import numpy as np
 import polars as pl
 
 from haiprof.findings import pipeline as pipeline_findings
-from haiprof.show import pipeline
-from haiprof.show.grid import cut
+from haiprof.show.deep.section import Columns, durations
+from haiprof.show.deep.section import table as grids
+from haiprof.show.grid import SENTENCE, Grid, cut
 from haiprof.show.page import document
 from haiprof.show.page.context import Context, table
+from haiprof.views.run.pipeline import Pipeline
 
+#: Maximum number of lanes and jobs drawn: the first ones.
 _LANES: Final = 64
 _JOBS: Final = 8_000
 _WHO: Final = ["node", "rank", "pid"]
+#: Columns that a job's name is made of.
+_NAMED: Final = ("name", "microbatch", "chunk")
 
 
 def sections(found: Context) -> list[document.Section]:
@@ -27,7 +29,7 @@ def sections(found: Context) -> list[document.Section]:
     steps = pipeline_findings.described_steps(pipelined)
     if not steps.height:
         return []
-    lines = [cut(line) for line in pipeline_findings.lines(pipelined)]
+    lines = [cut(line, SENTENCE) for line in pipeline_findings.lines(pipelined)]
     made: list[document.Section] = [
         {"kind": "text", "id": "pipeline", "title": "Pipeline", "lines": lines}
     ]
@@ -35,7 +37,7 @@ def sections(found: Context) -> list[document.Section]:
     middle = steps.sort("duration", "step").row(steps.height // 2, named=True)
     jobs = pipelined.jobs.filter(pl.col("step") == middle["step"])
     made.append(_lanes(found, jobs, middle))
-    for position, grid in enumerate(pipeline.tables(pipelined, steps)):
+    for position, grid in enumerate(_tables(pipelined, steps)):
         made.append(table(grid, f"pipeline-{position}"))
     return made
 
@@ -53,7 +55,7 @@ def _lanes(found: Context, jobs: pl.DataFrame, step: dict[str, int]) -> document
         who = zip(_WHO, (node, rank, pid), strict=True)
         whose = pl.all_horizontal(pl.col(name).eq_missing(pl.lit(value)) for name, value in who)
         mine = jobs.filter(whose).sort("start").head(_JOBS // shown.height)
-        lanes.append(_lane(found, pipeline.lane_name(node, rank, stages), mine))
+        lanes.append(_lane(found, _lane_name(node, rank, stages), mine))
     end = step["start"] + step["duration"]
     section: document.Lanes = {
         "kind": "lanes",
@@ -73,7 +75,7 @@ def _lanes(found: Context, jobs: pl.DataFrame, step: dict[str, int]) -> document
 
 
 def _lane(found: Context, name: str, jobs: pl.DataFrame) -> document.Lane:
-    texts = [cut(pipeline.job_name(*row)) for row in jobs.select(*pipeline.NAMED).iter_rows()]
+    texts = [cut(_job_name(*row)) for row in jobs.select(*_NAMED).iter_rows()]
     names = list(dict.fromkeys(texts))
     number = {text: position for position, text in enumerate(names)}
     return {
@@ -85,3 +87,59 @@ def _lane(found: Context, name: str, jobs: pl.DataFrame) -> document.Lane:
         "names": names,
         "colour": "phase",
     }
+
+
+def _tables(found: Pipeline, steps: pl.DataFrame) -> list[Grid]:
+    """Return the tables of stages, ranks and steps."""
+    return [*_stages(found.stages), *_ranks(found.lanes), *_steps(steps)]
+
+
+def _lane_name(node: str, rank: int | None, stages: list[int]) -> str:
+    """Name the lane of a rank."""
+    who = f"rank {rank}" if rank is not None else str(node)
+    where = f", stage {', '.join(map(str, stages))}" if stages else ""
+    return f"{who}{where}"
+
+
+def _job_name(name: str, microbatch: int | None, chunk: int | None) -> str:
+    """Name what a rank does for a microbatch."""
+    of = "" if microbatch is None else f" of microbatch {microbatch}"
+    return f"{name}{of}" + ("" if chunk is None else f", chunk {chunk}")
+
+
+def _stages(stages: pl.DataFrame) -> list[Grid]:
+    columns: Columns = ["stage", *durations("busy", "forward", "backward", "waited_for")]
+    return grids(
+        "Stages, the critical one first",
+        stages,
+        columns,
+        "Busy: for the stage, in a step; forward and backward of one microbatch; waited for: how "
+        "long the other ranks together stood idle in a step until it was done.",
+    )
+
+
+def _ranks(lanes: pl.DataFrame) -> list[Grid]:
+    parts = ("busy", "before", "between", "after")
+    mean = (
+        lanes.group_by(*_WHO, maintain_order=True)
+        .agg(pl.col("stage").min(), *(pl.col(part).mean() for part in ("bubble", *parts)))
+        .sort("bubble", descending=True, nulls_last=True, maintain_order=True)
+    )
+    columns: Columns = [
+        "node", "rank", "stage", *durations(*parts), pl.col("bubble").alias("bubble_ratio")
+    ]  # fmt: skip
+    note = "Means of all steps: busy, and idle before its first job, between jobs, after its last."
+    return grids("Ranks by their bubble", mean, columns, note)
+
+
+def _steps(steps: pl.DataFrame) -> list[Grid]:
+    columns: Columns = [
+        "step", *durations("duration"), pl.col("bubble").alias("bubble_ratio"), "schedule",
+        "microbatches", pl.col("ideal").alias("ideal_ratio"), "critical",
+    ]  # fmt: skip
+    worst = steps.sort("bubble", descending=True, nulls_last=True, maintain_order=True)
+    note = (
+        "From the first computing of any rank to the last job of any; critical is the stage that "
+        "computes longest."
+    )
+    return grids("Steps by their bubble", worst, columns, note)

@@ -13,7 +13,7 @@ import polars as pl
 
 from haiprof.show import panels as panels_of
 from haiprof.show import recording
-from haiprof.show.figures import phase_colour
+from haiprof.show.colours import phase_colour
 from haiprof.show.grid import cut
 from haiprof.show.overview import known_phases
 from haiprof.show.page import document

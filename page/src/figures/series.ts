@@ -125,7 +125,8 @@ export async function series({ section, tab, page, body }: Made<Series>): Promis
       }
       if (loaded.before) add(loaded, "before", { stroke, dash: [4, 3], width: 1 });
       const few = loaded.x.length < 60;
-      const at = add(loaded, "y", { stroke, points: { show: few ? undefined : false, size: 4, fill: stroke } });
+      const paths = loaded.line.stepped ? uPlot.paths.stepped!({ align: 1 }) : undefined;
+      const at = add(loaded, "y", { stroke, paths, points: { show: few ? undefined : false, size: 4, fill: stroke } });
       if (section.stacked) {
         styles[at].fill = stroke;
         styles[at].width = 0.5;
@@ -149,7 +150,7 @@ export async function series({ section, tab, page, body }: Made<Series>): Promis
         {
           stroke: text, font, size: 22, gap: 3, grid: { stroke: grid, width: 1 }, ticks: { show: false },
           splits: (_, __, from, to) => ticks(from, to, Math.max(2, Math.floor((width() - LEFT) / 110))),
-          values: (_, splits) => splits.map((at) => tickLabel(at, (splits[1] ?? at + 1) - splits[0], section.axis === "run" ? "s" : "")),
+          values: (_, splits) => splits.map((at) => tickLabel(at, (splits[1] ?? at + 1) - splits[0], axis.unit)),
         },
         {
           stroke: text, font, size: LEFT, gap: 6, grid: { stroke: grid, width: 1 }, ticks: { show: false },
@@ -227,7 +228,7 @@ export async function series({ section, tab, page, body }: Made<Series>): Promis
     const slack = (NEAR_PIXELS / (width() - LEFT)) * (high - low);
     return (section.marks ?? []).filter((mark) => Math.abs(mark.at - x) <= slack || (mark.to !== undefined && x >= mark.at && x <= mark.to));
   };
-  const at = (value: number): string => (section.axis === "run" ? amount(value, "s") : `step ${Math.round(value)}`);
+  const at = (value: number): string => (axis.unit === "s" ? amount(value, "s") : `step ${Math.round(value)}`);
 
   function pinned(value: number): void {
     const place: Place = { tab, section: section.id, from: value, to: value };
@@ -304,7 +305,7 @@ export async function series({ section, tab, page, body }: Made<Series>): Promis
       colour: colourOf(lines.indexOf(loaded) >= 0 ? lines.indexOf(loaded) : k),
     })),
     rows: () => ({
-      head: ["line", section.axis === "run" ? "time (s)" : section.axis, section.unit || "value"],
+      head: ["line", axis.unit === "s" ? "time (s)" : section.axis, section.unit || "value"],
       rows: lines.flatMap((loaded) => Array.from(loaded.x, (x, i) => [loaded.line.name, x, raw(loaded, i)])),
     }),
     canvases: () => (chart ? [chart.ctx.canvas] : []),

@@ -12,6 +12,7 @@ from page_documents import check, decoded, parts, section
 
 from haiprof import schema
 from haiprof.analyzer import Analyzer
+from haiprof.show.grid import SENTENCE
 from haiprof.show.page.build import Built, build
 
 HOSTILE = '<img src=x onerror="document.title=1"></script><script>boom()</script>'
@@ -151,7 +152,7 @@ def test_texts_of_a_run_are_shortened(tmp_path: Path) -> None:
     found = build(Analyzer(run))
     check(found)
     texts = [value for _, value in parts(found.document) if isinstance(value, str)]
-    assert max(map(len, texts)) <= 400
+    assert max(map(len, texts)) <= SENTENCE
 
 
 def test_of_many_ranks_the_slowest_have_sections_and_one_line_stands_for_all(

@@ -1,4 +1,4 @@
-"""The report's first section: findings and the ledger, with all text escaped."""
+"""What the time of all ranks went to, as a table of the page."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from pathlib import Path
 
 import runs
 import traces
+from page_documents import document_in, texts_in
 
 from haiprof import schema
 from haiprof.analyzer import Analyzer
-from haiprof.show import findings, report
+from haiprof.show.page.ledger import ledger
 
 
 def slow_run(folder: Path) -> Path:
@@ -25,11 +26,9 @@ def slow_run(folder: Path) -> Path:
     return run
 
 
-def test_findings_and_the_ledger_are_tables(tmp_path: Path) -> None:
+def test_the_ledger_is_a_table(tmp_path: Path) -> None:
     analyzer = Analyzer(slow_run(tmp_path / "r"))
-    (row,) = findings.findings(analyzer).rows
-    assert row[:4] == ("the DataLoader is too slow", "0", "75 %", "3.6 s")
-    rows = {cause: time for cause, time, _ in findings.ledger(analyzer).rows}
+    rows = {cause: time for cause, time, _ in ledger(analyzer).rows}
     assert rows["input"] == "3.6 s"
     assert rows["forward"] == "800 ms"
 
@@ -46,27 +45,29 @@ def test_parts_of_the_time_between_the_phases_are_rows_of_the_ledger(tmp_path: P
     ]
     runs.write_closed(process, schema.SPANS, [*spans, *metrics])
     analyzer = Analyzer(run)
-    rows = {cause: time for cause, time, _ in findings.ledger(analyzer).rows}
+    rows = {cause: time for cause, time, _ in ledger(analyzer).rows}
     assert rows["other: metrics"] == "400 ms"
     one = analyzer.ledger(step=3).filter(part="metrics")
     assert one.select("cause", "duration").rows() == [("other", 1_000_000)]
 
 
-def test_the_reports_first_section_has_them_with_text_escaped(tmp_path: Path) -> None:
-    page = report.build(Analyzer(slow_run(tmp_path / "r"))).to_html()
-    at = page.index("What costs time")
-    assert at < page.index("Where the time of all ranks went") < page.index("Rank 0")
+def test_the_page_begins_with_findings_and_the_ledger(tmp_path: Path) -> None:
+    page = Analyzer(slow_run(tmp_path / "r")).report(tmp_path / "r.html").read_text("utf-8")
+    first, second, *_ = document_in(page)["tabs"][0]["sections"]
+    assert (first["id"], second["id"]) == ("findings", "ledger")
+    found = first["items"][0]
+    assert (found["title"], found["ranks"]) == ("the DataLoader is too slow", [0])
+    assert (found["share"], found["lost"]) == (0.75, 3.6)
     assert "<script>load" not in page
-    assert "&lt;script&gt;load" in page
+    assert "<script>load" in texts_in(page)
 
 
 def test_traces_have_it_too(tmp_path: Path) -> None:
     traces.write(tmp_path / "rank0.pt.trace.json", traces.small(0))
-    assert findings.findings(Analyzer(tmp_path)).rows
-    assert findings.ledger(Analyzer(tmp_path)).rows
+    assert ledger(Analyzer(tmp_path)).rows
 
 
-def test_nothing_is_no_section(tmp_path: Path) -> None:
+def test_nothing_is_no_table(tmp_path: Path) -> None:
     runs.write_process(runs.write_run(tmp_path / "r"), None, pid=7)
-    page = report.build(Analyzer(tmp_path / "r")).to_html()
-    assert "What costs time" not in page
+    page = Analyzer(tmp_path / "r").report(tmp_path / "r.html").read_text("utf-8")
+    assert "ledger" not in [each["id"] for each in document_in(page)["tabs"][0]["sections"]]
