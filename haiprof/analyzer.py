@@ -630,11 +630,12 @@ class Analyzer:
 
         Args:
             path: the file to write.
-            before: a recorded run; the report then says first what changed from it to this one.
+            before: another run of the same kind (recorded, or of traces); the report then says
+                first what changed from it to this one.
 
         Raises:
-            HaiprofError: the file cannot be written, or a run to compare is a trace or has no
-                steps.
+            HaiprofError: the file cannot be written, or the runs cannot be compared: only one is
+                of traces, they have no steps, or traces of no rank in common.
 
         Example:
             >>> run.report("report.html").name
@@ -643,8 +644,6 @@ class Analyzer:
         from haiprof.show import report
 
         earlier = None if before is None else _another(before, "before", "earlier")
-        if earlier is not None and (self.traced or earlier.traced):
-            raise HaiprofError("report(): give recorded runs; `haiprof compare` takes traces")
         with caching_tables():
             return report.write(self, asked.path("path", path), earlier)
 

@@ -16,6 +16,7 @@ from haiprof.common.printable import printable
 from haiprof.show import run_changes
 from haiprof.show.grid import frame_grid
 from haiprof.views.run.stack_changes import NO_DIFFERENCE
+from haiprof.views.trace.compare import TOO_FEW
 
 if TYPE_CHECKING:
     from haiprof.views.trace.compare import Comparison
@@ -32,8 +33,7 @@ _TABLES = {
 }
 _STACKS = "Functions: their own time on the training thread, a step"
 _STACKS_NOTE = "By sampled stacks; a difference is three times its standard error, or more."
-_UNJUDGED = "too few steps"
-_SAME = ("no difference shown", _UNJUDGED)
+_SAME = ("no difference shown", TOO_FEW)
 
 
 def compare(before: str, after: str, rank: int | None) -> None:
@@ -132,7 +132,7 @@ def sentences(label: str, comparison: Comparison) -> list[str]:
                 "Neither has steps: if they cover the same work, the differences below are of "
                 "the whole, and may be chance; mark steps with step() of the profiler"
             )
-        elif verdict == _UNJUDGED:
+        elif verdict == TOO_FEW:
             lines.append(
                 f"{label}: a step is {percent(abs(change))} {_direction(change)}: {durations} "
                 f"({samples}). One step of a run does not show how much steps vary: the "
@@ -179,7 +179,7 @@ def _of_stacks(changes: pl.DataFrame, label: str) -> pl.DataFrame:
 def _differing(frame: pl.DataFrame) -> pl.DataFrame:
     """Return what differs by more than chance, or at all where chance cannot be judged."""
     per_ms = 1e6
-    unjudged = (pl.col("verdict") == _UNJUDGED) & (pl.col("difference") != 0).fill_null(False)
+    unjudged = (pl.col("verdict") == TOO_FEW) & (pl.col("difference") != 0).fill_null(False)
     return (
         frame.filter(pl.col("verdict").is_in(_SAME).not_() | unjudged)
         .head(_ROWS)

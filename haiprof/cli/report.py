@@ -83,7 +83,7 @@ def write_report(
             beside the one trace, when None.
         workers: see :func:`haiprof.cli.process.executors.executor_of`.
         dask: see there.
-        before: a recorded run that is compared with it.
+        before: an earlier run, or earlier traces, that it is compared with.
         show: open it in a web browser.
 
     Raises:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
 from haiprof.common.frame_texts import frame_text
 from haiprof.common.numbers import milliseconds, percent, utc
+from haiprof.errors import HaiprofError
 from haiprof.show.grid import NOTHING, Grid, cell, cut
 from haiprof.show.page import document
 from haiprof.show.page.build import Built, build, duration
 from haiprof.show.page.context import context, table
 from haiprof.show.page.earlier import earlier
 from haiprof.views.run import run_changes, stack_changes
+from haiprof.views.trace import compare as of_traces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,7 +31,7 @@ _ROWS: Final = 100
 _RANKS: Final = 4
 #: A smaller chance is not written out.
 _SMALLEST: Final = 1e-4
-_UNSURE: Final = (run_changes.NO_DIFFERENCE, run_changes.TOO_FEW)
+_UNSURE: Final = (run_changes.NO_DIFFERENCE, run_changes.TOO_FEW, of_traces.TOO_FEW)
 _WORK: Final = {
     "operators": "Operators: their own time on the host, a step",
     "launches": "Operators: time of what they launched, a step",
@@ -42,18 +44,24 @@ _CHANCE: Final = (
 
 
 def compare(before: Analyzer, after: Analyzer) -> Built:
-    """Return the page of two recorded runs.
+    """Return the page of two recorded runs, or of the traces of two.
 
     Raises:
-        HaiprofError: one of them is a trace, or has no steps.
+        HaiprofError: only one of them is of traces; they have no rank in common, or no steps.
     """
-    changes = before.changes(after)
+    if before.traced != after.traced:
+        traced, recorded = (before, after) if before.traced else (after, before)
+        raise HaiprofError(
+            f"{cut(traced.run.name)} is of traces, {cut(recorded.run.name)} was recorded: "
+            "give two of a kind"
+        )
+    sections = _of_traces(before, after) if after.traced else _of_runs(before, after)
     first = context(before)
     later = build(after, earlier(first))
     tab: document.Tab = {
         "id": "changes",
         "title": "What changed",
-        "sections": _sections(before, after, changes),
+        "sections": sections,
     }
     later.document["tabs"].insert(0, tab)
     run = before.run
@@ -68,7 +76,8 @@ def compare(before: Analyzer, after: Analyzer) -> Built:
     return later
 
 
-def _sections(before: Analyzer, after: Analyzer, changes: RunChanges) -> list[document.Section]:
+def _of_runs(before: Analyzer, after: Analyzer) -> list[document.Section]:
+    changes = before.changes(after)
     grids = {
         "changes-phases": _times("Phases: their time, a step of a rank", changes.phases),
         "changes-waits": _waits(changes.waits),
@@ -78,7 +87,28 @@ def _sections(before: Analyzer, after: Analyzer, changes: RunChanges) -> list[do
     }
     for label, comparison in list(before.compare(after).items())[:_RANKS]:
         grids |= _of_work(label, comparison)
-    sections: list[document.Section] = [_summary(changes)]
+    return [_summary(changes), *_tables(grids)]
+
+
+def _of_traces(before: Analyzer, after: Analyzer) -> list[document.Section]:
+    found = before.compare(after)
+    steps = {label: each.steps.row(0, named=True) for label, each in found.items()}
+    text: document.Text = {
+        "kind": "text",
+        "id": "changes",
+        "title": "What changed",
+        "lines": [cut(f"{label}: {_step(row)}") for label, row in steps.items()][:_ROWS],
+    }
+    grids: dict[str, Grid] = {}
+    for label, comparison in list(found.items())[:_RANKS]:
+        grids |= _of_work(label, comparison)
+    if len(found) > _RANKS:
+        text["note"] = f"Tables are of the first {_RANKS} of {len(found)} ranks."
+    return [text, *_tables(grids)]
+
+
+def _tables(grids: dict[str, Grid]) -> list[document.Section]:
+    sections: list[document.Section] = []
     for name, grid in grids.items():
         section = table(grid, name)
         if not grid.rows:
@@ -88,17 +118,23 @@ def _sections(before: Analyzer, after: Analyzer, changes: RunChanges) -> list[do
 
 
 def _summary(changes: RunChanges) -> document.Text:
-    step = changes.phases.filter(pl.col("name") == "step").row(0, named=True)
-    times = f"{milliseconds(step['before'])} before, {milliseconds(step['after'])} after"
-    change = percent(abs(step["after"] / step["before"] - 1)) if step["before"] else NOTHING
-    if step["verdict"] in _UNSURE:
-        first = f"A step takes as long, as far as chance allows to say: {times}"
-    else:
-        first = f"A step is {change} {step['verdict']}: {times}"
+    first = _step(changes.phases.filter(pl.col("name") == "step").row(0, named=True))
     count = changes.phases.filter(pl.col("verdict").is_in(_UNSURE).not_()).height
     parts = changes.phases.height
     lines = [first, f"{count} of {parts} parts of a step differ by more than chance"]
     return {"kind": "text", "id": "changes", "title": "What changed", "lines": lines}
+
+
+def _step(row: dict[str, Any]) -> str:
+    """Say how a step, or a trace without any, differs."""
+    name, before, verdict = row["name"], row["before"], row["verdict"]
+    times = f"{milliseconds(before)} before, {milliseconds(row['after'])} after"
+    if verdict in (run_changes.TOO_FEW, of_traces.TOO_FEW):
+        return f"too few steps to tell a change of a {name} from chance: {times}"
+    if verdict in _UNSURE:
+        return f"A {name} takes as long, as far as chance allows to say: {times}"
+    change = percent(abs(row["after"] / before - 1)) if before else NOTHING
+    return f"A {name} is {change} {verdict}: {times}"
 
 
 def _times(title: str, frame: pl.DataFrame) -> Grid:

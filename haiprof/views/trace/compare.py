@@ -34,6 +34,8 @@ from haiprof.views.trace.linking.work import rows
 
 #: Share of the reported differences that are only chance.
 FALSE: Final = 0.05
+#: The verdict on what no chance can be computed for.
+TOO_FEW: Final = "too few steps"
 #: The uncertainty of a clock of microseconds, as a standard deviation in ns.
 _CLOCK: Final = 1000 / math.sqrt(12)
 
@@ -183,7 +185,7 @@ def _compared(before: _Samples, after: _Samples) -> pl.DataFrame:
         found = discoveries(chance)
     verdict = np.select(
         [~ran[0], ~ran[1], np.full(len(names), not enough), found & (difference > 0), found],
-        ["new", "gone", "too few steps", "slower", "faster"],
+        ["new", "gone", TOO_FEW, "slower", "faster"],
         "no difference shown",
     )
     # Largest first; those without a difference last.

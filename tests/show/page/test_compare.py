@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import runs
+import traces
 from page_documents import check, decoded, section
 
 from haiprof import schema
@@ -90,3 +91,27 @@ def test_a_run_without_steps_is_refused(tmp_path: Path) -> None:
     other = Analyzer(runs.make_run(tmp_path / "s"))
     with pytest.raises(HaiprofError, match="no steps to compare"):
         compare(other, Analyzer(run))
+
+
+def test_traces_differ_in_their_operators_and_kernels(tmp_path: Path) -> None:
+    before = traces.write(tmp_path / "a" / "rank0.pt.trace.json", traces.small(0))
+    document = traces.small(0)
+    for event in document["traceEvents"]:
+        if event["name"] == "gemm":
+            event["name"] = "another_gemm"
+    after = traces.write(tmp_path / "b" / "rank0.pt.trace.json", document)
+    found = compare(Analyzer(before.parent), Analyzer(after.parent))
+    check(found)
+    assert section(found, "changes", "changes")["lines"][0].startswith("rank 0: ")
+    kernels = section(found, "changes", "changes-kernels-rank-0")
+    columns = {column["name"]: column["values"] for column in kernels["columns"]}
+    verdicts = dict(zip(columns["name"], columns["verdict"], strict=True))
+    assert (verdicts["gemm"], verdicts["another_gemm"]) == ("gone", "new")
+
+
+def test_a_trace_and_a_recorded_run_are_refused(tmp_path: Path) -> None:
+    trace = Analyzer(traces.write(tmp_path / "t" / "rank0.pt.trace.json", traces.small(0)))
+    run = Analyzer(runs.make_run(tmp_path / "r"))
+    for pair in ((trace, run), (run, trace)):
+        with pytest.raises(HaiprofError, match="is of traces, r was recorded: give two of a kind"):
+            compare(*pair)
