@@ -134,6 +134,7 @@ export interface Heat extends Common {
 
 export interface Lanes extends Common {
   kind: "lanes";
+  /** As that of series. */
   axis: string;
   lanes: Lane[];
   steps?: { number: Column; from: Column; to: Column };

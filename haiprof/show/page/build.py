@@ -47,7 +47,9 @@ def build(analyzer: Analyzer, before: Earlier | None = None) -> Built:
     on_machine = machine.sections(found)
     on_devices = device.over_time(found)
     over_time = [*timeline.sections(found), *on_devices, *timeline.beside(found, on_machine)]
-    inside = [*lanes.sections(found), *device.tables(found)]
+    own_traces = None if analyzer.traced or analyzer.deep is None else analyzer.deep
+    traced = None if own_traces is None else context(own_traces, found)
+    inside = [*lanes.sections(found, traced), *device.tables(found)]
     code = flames.sections(found, before)
     tabs: list[document.Tab] = [
         {"id": deep.WRONG, "title": "What is wrong", "sections": wrong},

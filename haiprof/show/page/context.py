@@ -80,8 +80,11 @@ class Context:
         return self.analyzer.clock_by_node()
 
 
-def context(analyzer: Analyzer) -> Context:
-    """Choose what is shown in detail of a run: the slowest ranks and those that findings name."""
+def context(analyzer: Analyzer, page: Context | None = None) -> Context:
+    """Choose what is shown in detail of a run: the slowest ranks and those that findings name.
+
+    Of deep traces of a recorded run on the page of that.
+    """
     ranks, nodes = analyzer.summaries()
     named = {rank: None for one in analyzer.findings() for rank in one.ranks[:2]}
     order = slowest_first(ranks)
@@ -94,8 +97,9 @@ def context(analyzer: Analyzer) -> Context:
     chosen.sort(key=lambda one: (one.rank is None, one.rank, one.key))
     low, high = _POINTS_OF_ONE
     points = max(low, min(high, _POINTS // (50 * max(len(chosen), 1)) // 4 * 4))
-    origin = analyzer.run.created_ns
-    return Context(analyzer, Columns(), origin, ranks, nodes, chosen, points)
+    columns = Columns() if page is None else page.columns
+    origin = analyzer.run.created_ns if page is None else page.origin_ns
+    return Context(analyzer, columns, origin, ranks, nodes, chosen, points)
 
 
 def _chosen(group: list[Summary]) -> Chosen:

@@ -195,10 +195,10 @@ class Lane(_Times):
 
 
 class Lanes(_Section):
-    """What happened at the same time, and where the steps were."""
+    """What happened at the same time, and where the steps were; the axis is as that of series."""
 
     kind: Literal["lanes"]
-    axis: Literal["run"]
+    axis: str
     lanes: list[Lane]
     steps: NotRequired[_Steps]
 

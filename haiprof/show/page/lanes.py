@@ -33,6 +33,8 @@ _WARM_UP: Final = 2
 #: Shapes of a lane: of more, the longest.
 _MOST_SHAPES: Final = 3_000
 _MOST_LANES: Final = 24
+#: Phases before one that may still go on: those that it is in, and their neighbours.
+_NESTED: Final = 8
 #: Times within a step, s.
 _QUANTUM: Final = 1e-6
 _HOST: Final = "Host"
@@ -42,13 +44,11 @@ _SHAPES: Final = {"start": pl.Int64(), "duration": pl.Int64(), "name": pl.String
 Mask = npt.NDArray[np.bool_]
 
 
-def sections(found: Context) -> list[document.Section]:
-    """Return the lanes of each rank that has any."""
-    made: list[document.Section] = []
-    for chosen in _ranks(found):
-        section = _of_rank(found, chosen)
-        if section is not None:
-            made.append(section)
+def sections(found: Context, traced: Context | None = None) -> list[document.Section]:
+    """Return the lanes of each rank that has any; ``traced``: its deep traces', too."""
+    made = _of_ranks(found, "Inside a step", "lanes")
+    if traced is not None:
+        made += _of_ranks(traced, "Inside a step of the deep trace", "trace-lanes", "time:trace")
     if not made:
         made.append(
             {
@@ -59,6 +59,20 @@ def sections(found: Context) -> list[document.Section]:
                 "empty": "No step was recorded.",
             }
         )
+    return made
+
+
+def _of_ranks(
+    found: Context, title: str, identifier: str, axis: str = "run"
+) -> list[document.Section]:
+    made: list[document.Section] = []
+    for chosen in _ranks(found):
+        section = _of_rank(found, chosen)
+        if section is not None:
+            section["id"] = f"{identifier}-{chosen.key}"
+            section["title"] = f"{title}: {chosen.label}"
+            section["axis"] = axis
+            made.append(section)
     return made
 
 
@@ -91,7 +105,7 @@ def _of_rank(found: Context, chosen: Chosen) -> document.Lanes | None:
     found.columns.next_blob()
     lanes = [
         *_host(found, process, spans, low, high),
-        *_stacks(found, chosen, summary, low, high),
+        *_stacks(found, chosen, summary, spans, low, high),
         *_collectives(found, process, low, high),
         *_device(found, process, low, high),
         *_kernels(found, process, low, high),
@@ -231,19 +245,43 @@ def _host(
 
 
 def _stacks(
-    found: Context, chosen: Chosen, summary: Summary, low: np.ndarray, high: np.ndarray
+    found: Context,
+    chosen: Chosen,
+    summary: Summary,
+    spans: pl.DataFrame,
+    low: np.ndarray,
+    high: np.ndarray,
 ) -> list[document.Lane]:
     if chosen.rank is None or summary.process.stacks is None:
         return []
     stacks = found.analyzer.stacks(chosen.rank, threads="training")
     mine = stacks.filter(pl.col("pid") == summary.process.pid)
     kept = _inside(mine, low, high)
+    # What stood for a part of a chosen step only as the last sample before it is none of it.
+    kept = _inside(kept.with_columns(_seen(kept, spans)), low, high)
     if not kept.height:
         return []
     line = pl.col("line").cast(pl.String).fill_null("?")
     named = pl.format("{} ({}:{})", "function", pl.col("file").str.split("/").list.last(), line)
     shapes = kept.select("start", "duration", named.alias("name"))
     return [_lane(found, summary.process, "sampled stacks", _HOST, shapes, "name")]
+
+
+def _seen(stacks: pl.DataFrame, spans: pl.DataFrame) -> pl.Series:
+    """Return how long each stack is drawn, ns: one sample not beyond the phase that it is of.
+
+    It stands for the time until the next one, which may be many phases later.
+    """
+    phases = spans.filter(pl.col("category").cast(pl.String) == "phase").sort("start")
+    begins = phases["start"].to_numpy()
+    ends = begins + phases["duration"].to_numpy()
+    lasted = []
+    for start, duration, samples in stacks.select("start", "duration", "samples").iter_rows():
+        row = int(np.searchsorted(begins, start, side="right")) - 1
+        inside = [end for end in ends[max(row - _NESTED, 0) : row + 1].tolist() if end > start]
+        alone = samples == 1 and inside
+        lasted.append(min(duration, inside[-1] - start) if alone else duration)
+    return pl.Series("duration", lasted, pl.Int64)
 
 
 def _collectives(

@@ -46,7 +46,10 @@ export async function lanes({ section, tab, page, body }: Made<Lanes>): Promise<
     from: await blobs.values(section.steps.from),
     to: await blobs.values(section.steps.to),
   };
-  if (section.axis !== "run") for (const { from } of all) if (from.length) axis.extend([from[0], from[from.length - 1]]);
+  if (section.axis !== "run") {
+    for (const { from, length } of all) if (from.length) axis.extend([from[0], from[from.length - 1] + length[length.length - 1]]);
+    if (steps?.from.length) axis.extend([steps.from[0], steps.to[steps.to.length - 1]]);
+  }
   const groups: { name: string; lanes: Loaded[]; open: boolean; top: number }[] = [];
   for (const loaded of all) {
     let group = groups.find((each) => each.name === loaded.lane.group);
@@ -408,8 +411,8 @@ export async function lanes({ section, tab, page, body }: Made<Lanes>): Promise<
       find(finder.value);
       if (place.step !== undefined && steps) {
         const i = steps.number.indexOf(place.step);
-        if (i < 0) page.say(`step ${place.step} is not recorded here`);
-        else showStep(i);
+        if (i >= 0) showStep(i);
+        else if (section.axis === "run") page.say(`step ${place.step} is not recorded here`);
       } else if (searched && place.from === undefined) {
         focus = undefined;
         next(1);
@@ -459,7 +462,7 @@ export async function lanes({ section, tab, page, body }: Made<Lanes>): Promise<
   coloured();
   const { place } = page;
   const untouched = axis.view[0] === axis.full[0] && axis.view[1] === axis.full[1];
-  if (untouched && section.axis === "run" && place.step === undefined && place.from === undefined) {
+  if (untouched && place.step === undefined && place.from === undefined) {
     const typical = typicalStep();
     if (typical >= 0) {
       showStep(typical);

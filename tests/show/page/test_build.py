@@ -29,6 +29,12 @@ def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Built:
     return build(Analyzer(run))
 
 
+def shapes(lane: dict[str, Any], blobs: list[str]) -> list[tuple[float, float]]:
+    """When each shape of a lane begins, and how long it is."""
+    begins, lengths = (decoded(lane[name], blobs).tolist() for name in ("from", "length"))
+    return list(zip(begins, lengths, strict=True))
+
+
 def test_a_document_is_consistent(two_ranks: Built) -> None:
     check(two_ranks)
     assert [tab["id"] for tab in two_ranks.document["tabs"]] == [
@@ -78,6 +84,16 @@ def test_lanes_have_phases_kernels_and_collectives_of_the_chosen_steps(two_ranks
     inside = [int(((start >= low) & (start < high)).sum()) for low, high in windows]
     assert max(inside) == 6, "four layers, backward and optimizer in a recorded step"
     assert sum(inside) == len(start), "nothing but the chosen steps"
+
+
+def test_one_sample_is_drawn_no_longer_than_its_phase(two_ranks: Built) -> None:
+    lanes = {lane["name"]: lane for lane in section(two_ranks, "step", "lanes-0")["lanes"]}
+    sampled, phases = lanes["sampled stacks"], lanes["phases"]
+    inside = [(begin, begin + length) for begin, length in shapes(phases, two_ranks.blobs)]
+    drawn = shapes(sampled, two_ranks.blobs)
+    assert drawn
+    for begin, length in drawn:
+        assert any(low <= begin and begin + length <= high + 2e-6 for low, high in inside)
 
 
 def test_a_flame_graph_has_all_samples_and_those_of_each_phase(two_ranks: Built) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import runs
 import traces
 from page_documents import check, decoded, section
 
@@ -102,3 +103,16 @@ def test_a_page_has_no_name_of_this_program_s_libraries(
     eight_ranks: tuple[Analyzer, Built],
 ) -> None:
     assert "plotly" not in json.dumps(eight_ranks[1].document)
+
+
+def test_a_recorded_run_has_the_lanes_of_its_deep_trace_beside_its_own(tmp_path: Path) -> None:
+    run = runs.make_run(tmp_path / "r")
+    traces.write(run / "n0#0" / "rank0.1000.1.pt.trace.json", traces.small(0))
+    built = build(Analyzer(run))
+    check(built)
+    own: Any = section(built, "step", "lanes-0")
+    traced: Any = section(built, "step", "trace-lanes-0")
+    assert (own["axis"], traced["axis"]) == ("run", "time:trace")
+    names = {text for lane in traced["lanes"] for text in lane["names"]}
+    assert {"aten::mm", "gemm"} <= names
+    assert {"wrong", "code", "machine", "operators"} <= {t["id"] for t in built.document["tabs"]}
