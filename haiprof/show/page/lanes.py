@@ -148,22 +148,30 @@ def _picked(found: Context, chosen: Chosen, process: Process, steps: pl.DataFram
         # Of the window the slowest one, too.
         if len(inside):
             rows.append(int(inside[np.argmax(lasted[inside])]))
-    typical = _recorded(found, process, steps)
-    rows[2:2] = [] if typical is None else [typical]
+    kernels = found.analyzer.read(process, schema.KERNELS, ("start",))
+    rows[2:2] = [*_having(kernels, steps), *_having(_sampled(found, chosen, process), steps)]
     mask = np.zeros(count, bool)
     mask[list(dict.fromkeys(rows))[:_MOST_STEPS]] = True
     return pl.Series(mask)
 
 
-def _recorded(found: Context, process: Process, steps: pl.DataFrame) -> int | None:
-    """Return the row of a step in the middle of those with kernels."""
-    kernels = found.analyzer.read(process, schema.KERNELS, ("start",))["start"].to_numpy()
-    if not len(kernels):
-        return None
+def _having(rows: pl.DataFrame, steps: pl.DataFrame) -> list[int]:
+    """Return a step in the middle of those in which any of these rows begins, if there is one."""
     begins = steps["start"].to_numpy()
-    row = np.searchsorted(begins, kernels, side="right") - 1
-    inside = np.unique(row[row >= 0])
-    return int(inside[len(inside) // 2]) if len(inside) else None
+    times = rows["start"].to_numpy()
+    step = np.searchsorted(begins, times, side="right") - 1
+    within = times < (begins + steps["duration"].to_numpy())[step]
+    inside = np.unique(step[(step >= 0) & within])
+    middle: list[int] = inside[len(inside) // 2 :][:1].tolist()
+    return middle
+
+
+def _sampled(found: Context, chosen: Chosen, process: Process) -> pl.DataFrame:
+    """Return the sampled stacks of the training thread."""
+    if chosen.rank is None or process.stacks is None:
+        return pl.DataFrame(schema={"start": pl.Int64})
+    stacks = found.analyzer.stacks(chosen.rank, threads="training")
+    return stacks.filter(pl.col("pid") == process.pid)
 
 
 def _inside(frame: pl.DataFrame, low: np.ndarray, high: np.ndarray) -> pl.DataFrame:
@@ -252,10 +260,9 @@ def _stacks(
     low: np.ndarray,
     high: np.ndarray,
 ) -> list[document.Lane]:
-    if chosen.rank is None or summary.process.stacks is None:
+    mine = _sampled(found, chosen, summary.process)
+    if not mine.height:
         return []
-    stacks = found.analyzer.stacks(chosen.rank, threads="training")
-    mine = stacks.filter(pl.col("pid") == summary.process.pid)
     kept = _inside(mine, low, high)
     # What stood for a part of a chosen step only as the last sample before it is none of it.
     kept = _inside(kept.with_columns(_seen(kept, spans)), low, high)
