@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import time
+from abc import ABC, abstractmethod
 from pathlib import Path
+from types import TracebackType
 from typing import Any
-
-from browser import Browser
 
 _PATIENCE_S = 60.0
 #: A selector of CSS, or one with the text of an element: a:text(…).
@@ -22,7 +22,6 @@ navigator.clipboard && (navigator.clipboard.writeText = async (text) => { window
 document.execCommand = () => { window.copied = document.activeElement.value; return true; };
 const make = URL.createObjectURL;
 URL.createObjectURL = (blob) => { window.saved = blob; return make.call(URL, blob); };
-0
 """
 _IMAGE = """createImageBitmap(window.saved).then((image) => {
   const canvas = document.createElement('canvas');
@@ -34,14 +33,70 @@ _IMAGE = """createImageBitmap(window.saved).then((image) => {
 })"""
 
 
-class Hands(Browser):
+class Hands(ABC):
     """Waits for what it does to be drawn, never for a time."""
+
+    complaints: list[str]
+    requests: list[str]
+
+    @abstractmethod
+    def __enter__(self) -> Hands:
+        """Start the browser with an empty page and no network."""
+
+    @abstractmethod
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End the browser."""
+
+    @abstractmethod
+    def open(self, address: str) -> None:
+        """Load a page and wait for it."""
+
+    @abstractmethod
+    def evaluate(self, script: str) -> Any:
+        """Return the value of an expression, of a promise what it resolves to."""
+
+    @abstractmethod
+    def run(self, script: str) -> None:
+        """Run a whole script."""
+
+    @abstractmethod
+    def size(self, width: int, height: int, scheme: str) -> None:
+        """Make it as wide as a phone, or light, or dark."""
+
+    @abstractmethod
+    def media(self, kind: str, scheme: str = "light") -> None:
+        """Show it as on paper ("print") or on a screen ("")."""
+
+    @abstractmethod
+    def key(self, key: str) -> None:
+        """Press a key."""
+
+    @abstractmethod
+    def write(self, text: str) -> None:
+        """Replace what is in the field that has the focus."""
+
+    @abstractmethod
+    def _move(self, x: float, y: float) -> None: ...
+
+    @abstractmethod
+    def _press(self, x: float, y: float) -> None: ...
+
+    @abstractmethod
+    def _release(self, x: float, y: float) -> None: ...
+
+    @abstractmethod
+    def _turn(self, x: float, y: float, by: float) -> None: ...
 
     def show(self, page: Path, at: str = "") -> None:
         """Open a page anew, wherever one was before."""
         self.open("about:blank")
         self.open(page.as_uri() + at)
-        self.evaluate(_WATCH)
+        self.run(_WATCH)
         self.settle()
 
     def settle(self) -> None:
@@ -65,34 +120,6 @@ class Hands(Browser):
             assert time.monotonic() < end, condition
             self.frames()
 
-    def size(self, width: int, height: int, scheme: str) -> None:
-        """Make it as wide as a phone, or light, or dark."""
-        self._ask(
-            "Emulation.setDeviceMetricsOverride",
-            {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600},
-        )
-        self.media("", scheme)
-
-    def media(self, kind: str, scheme: str = "light") -> None:
-        """Show it as on paper ("print") or on a screen ("")."""
-        features = [{"name": "prefers-color-scheme", "value": scheme}]
-        self._ask("Emulation.setEmulatedMedia", {"media": kind, "features": features})
-
-    def key(self, key: str) -> None:
-        """Press a key."""
-        text = {"Enter": "\r"}.get(key, key if len(key) == 1 else "")
-        # Without its number the browser itself does nothing at it, such as close a dialog.
-        event = {"key": key, "windowsVirtualKeyCode": {"Escape": 27, "Enter": 13}.get(key, 0)}
-        self._ask("Input.dispatchKeyEvent", {"type": "keyDown", "text": text, **event})
-        self._ask("Input.dispatchKeyEvent", {"type": "keyUp", **event})
-        self.frames()
-
-    def write(self, text: str) -> None:
-        """Replace what is in the field that has the focus."""
-        self.evaluate("document.activeElement.select()")
-        self._ask("Input.insertText", {"text": text})
-        self.frames()
-
     def focus(self, element: str) -> None:
         """Give an element the focus."""
         self.evaluate(f"{_ELEMENT}({json.dumps(element)}).focus()")
@@ -100,32 +127,31 @@ class Hands(Browser):
     def click(self, element: str) -> None:
         """Click in the middle of an element."""
         x, y = self._at(element, 0.5)
-        self._mouse("mouseMoved", x, y)
-        self._mouse("mousePressed", x, y, buttons=1)
-        self._mouse("mouseReleased", x, y)
+        self._move(x, y)
+        self._press(x, y)
+        self._release(x, y)
         self.frames()
 
     def hover(self, element: str, share: float) -> None:
         """Point at a share of the width of an element."""
-        self._mouse("mouseMoved", *self._at(element, share))
+        self._move(*self._at(element, share))
         self.frames()
 
     def drag(self, element: str, start: float, end: float) -> None:
         """Drag from one share of the width of an element to another."""
         x, y = self._at(element, start)
         to, _ = self._at(element, end)
-        self._mouse("mouseMoved", x, y)
-        self._mouse("mousePressed", x, y, buttons=1)
+        self._move(x, y)
+        self._press(x, y)
         for k in range(1, 5):
-            self._mouse("mouseMoved", x + (to - x) * k / 4, y, buttons=1)
-        self._mouse("mouseReleased", to, y)
+            self._move(x + (to - x) * k / 4, y)
+        self._release(to, y)
         self.frames()
 
     def wheel(self, element: str, share: float, by: float) -> None:
         """Turn the wheel over an element."""
         x, y = self._at(element, share)
-        event = {"type": "mouseWheel", "x": x, "y": y, "deltaX": 0, "deltaY": by}
-        self._ask("Input.dispatchMouseEvent", event)
+        self._turn(x, y, by)
         self.frames()
 
     def copied(self, button: str) -> str:
@@ -150,8 +176,3 @@ class Hands(Browser):
             f"({found}.getBoundingClientRect())"
         )
         return left + share * width, top + height / 2
-
-    def _mouse(self, kind: str, x: float, y: float, buttons: int = 0) -> None:
-        event = {"type": kind, "x": x, "y": y, "buttons": buttons, "clickCount": 1}
-        event["button"] = "none" if kind == "mouseMoved" and not buttons else "left"
-        self._ask("Input.dispatchMouseEvent", event)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from browser import BROWSER
-from page.hands import Hands
+from page.chromium import Chromium
 
 from page import document
 
@@ -29,13 +29,13 @@ window.fetch = async (address) => {
 
 
 @pytest.fixture
-def browser(tmp_path: Path) -> Iterator[Hands]:
-    with Hands(tmp_path / "profile") as hands:
+def browser(tmp_path: Path) -> Iterator[Chromium]:
+    with Chromium(tmp_path / "profile") as hands:
         yield hands
         assert hands.complaints == []
 
 
-def test_it_follows_and_keeps_what_is_shown(tmp_path: Path, browser: Hands) -> None:
+def test_it_follows_and_keeps_what_is_shown(tmp_path: Path, browser: Chromium) -> None:
     def content(steps: int) -> dict[str, object]:
         blob = document.Blob(0)
         line = {"name": "t", "x": blob.column(range(steps)), "y": blob.column(range(steps))}

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 from browser import BROWSER
+from page.chromium import Chromium
+from page.firefox import FIREFOX, Firefox
 from page.hands import Hands
 
 from page import document
 
-pytestmark = [
-    pytest.mark.jobs,
-    pytest.mark.skipif(BROWSER is None, reason="no chromium on PATH: install it to test the page"),
-]
+pytestmark = pytest.mark.jobs
 AXE = Path(__file__).parents[2] / "page/node_modules/axe-core/axe.min.js"
 TABS = ["wrong", "run", "ranks", "step", "code", "machine", "missing"]
 
@@ -33,9 +32,14 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return document.whole(tmp_path_factory.mktemp("compared") / "report.html", compared=True)
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hands]:
-    with Hands(tmp_path_factory.mktemp("browser") / "profile") as hands:
+@pytest.fixture(scope="module", params=["chromium", "firefox"])
+def browser(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Hands]:
+    if (BROWSER if request.param == "chromium" else FIREFOX) is None:
+        pytest.skip(f"no {request.param} on PATH: install it to test the page")
+    profile = tmp_path_factory.mktemp("browser") / "profile"
+    with Chromium(profile) if request.param == "chromium" else Firefox(profile) as hands:
         yield hands
 
 
@@ -241,7 +245,7 @@ def test_everybody_can_use_it(browser: Hands, page: Path, scheme: str, width: in
     for tab in TABS:
         browser.show(page, f"#tab={tab}&from=20&to=30")
         browser.settle()
-        browser.evaluate(f"{AXE.read_text('utf-8')}; 0")
+        browser.run(AXE.read_text("utf-8"))
         found = browser.evaluate("axe.run().then((result) => result.violations)")
         serious = [each for each in found if each["impact"] in ("serious", "critical")]
         assert serious == [], json.dumps(serious, indent=1)[:4000]
