@@ -1,7 +1,9 @@
-"""The size of the report's page: of a thousand ranks with ten thousand steps each, and of few."""
+"""The report's page, of few ranks and of a thousand: how large it is, how soon one sees it, and how
+long the frames take in which it is moved."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import runs
-from figures import Figure, Measured, Unit, at_most
+from browser import BROWSER, Browser
+from figures import Figure, Measured, Reference, Unit, at_most, median_in_range
+from page.chromium import Chromium
 from reporting import Report
 
 from haiprof import schema
@@ -81,3 +85,76 @@ def test_a_page_stays_small(
     size = Measured(page.stat().st_size)
     what = f"the report of {ranks:,} ranks with {steps:,} steps each"
     report(Figure(what, size, Unit.BYTES, target=at_most(most)))
+
+
+#: What is zoomed in each tab.
+FIGURES = {
+    "run": "[data-kind=series] .u-over",
+    "ranks": "[data-kind=heat] .scrolled",
+    "step": "[data-kind=lanes] .scrolled",
+}
+#: Zooms in and out with the wheel, once in each frame; returns how long the frames took, s.
+_FRAMES = """(async () => {
+  const place = document.querySelector(%s);
+  place.scrollIntoView({ block: "center" });
+  const { left, top, width, height } = place.getBoundingClientRect();
+  const frame = () => new Promise(requestAnimationFrame);
+  await frame();
+  let before = await frame();
+  const lasted = [];
+  for (let turn = 0; turn < 60; turn++) {
+    place.dispatchEvent(new WheelEvent("wheel", {
+      clientX: left + 0.6 * width, clientY: top + 0.5 * height, bubbles: true, cancelable: true,
+      deltaY: turn < 30 ? -60 : 60, ctrlKey: true }));
+    const now = await frame();
+    lasted.push((now - before) / 1e3);
+    before = now;
+  }
+  return lasted;
+})()"""
+_PAINTED = "performance.getEntriesByName('first-contentful-paint').map((each) => each.startTime)"
+
+
+def first_paints(page: Path, browser: Browser, rounds: int = 3) -> Measured:
+    """How soon after it was asked for one sees anything of a page."""
+    times = []
+    for _ in range(rounds):
+        browser.open("about:blank")
+        browser.open(page.as_uri())
+        while not (found := browser.evaluate(_PAINTED)):
+            browser.evaluate("new Promise(requestAnimationFrame)")
+        times.append(found[0] / 1e3)
+    return median_in_range(times)
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no chromium on PATH")
+@pytest.mark.parametrize(
+    ("ranks", "steps"), [(64, 1_000), pytest.param(1_000, 10_000, marks=pytest.mark.large)]
+)
+def test_a_page_is_there_soon_and_moves(
+    benchmark: Any, report: Report, tmp_path: Path, ranks: int, steps: int
+) -> None:
+    """The peer is the page of plotly that a notebook shows of one rank."""
+    run = write_many(tmp_path / "r", ranks, steps)
+    analyzer = Analyzer(run)
+    page = analyzer.report(tmp_path / "report.html")
+    plotly = tmp_path / "plotly.html"
+    plotly.write_text(f"<!DOCTYPE html>{analyzer.show_one_rank(0)._repr_html_()}", "utf-8")
+    with Chromium(tmp_path / "profile") as browser:
+        peer = Reference("plotly, one rank", first_paints(plotly, browser))
+        painted = benchmark.pedantic(first_paints, args=(page, browser), rounds=1, iterations=1)
+        report(Figure(f"{ranks:,} ranks: first paint", Unit.SECONDS, painted, peer, at_most(0.5)))
+        for tab, figure in FIGURES.items():
+            browser.show(page, f"#tab={tab}")
+            lasted = browser.evaluate(_FRAMES % json.dumps(figure))
+            what = f"{ranks:,} ranks, {tab}: a frame while it is zoomed"
+            frames = median_in_range(lasted)
+            report(Figure(what, Unit.SECONDS, frames, target=at_most(0.05)))
+            report(
+                Figure(
+                    f"{what}, the longest",
+                    Unit.SECONDS,
+                    Measured(max(lasted)),
+                    target=at_most(0.05),
+                )
+            )

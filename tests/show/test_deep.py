@@ -56,7 +56,7 @@ SHOWN = {
     "critical_path": ("What it consists of", "a critical path"),
     "what_if": ("What less work would save", "a critical path"),
     "recommendations": ("What would save time", ""),
-    "unknown": ("Not known", ""),
+    "unknown": ("What these traces lack", ""),
 }
 #: Views of the export that are of no deep trace alone: the rest of the report has them.
 OTHERS = {

@@ -36,4 +36,5 @@ def section(analyzer: Analyzer) -> Section:
     if traces > 1:
         columns.append("traces")
     note = "What views need and the traces lack, and how to record it."
-    return Section("What these traces lack", table("Not known", reasons, columns, note, _ROWS))
+    title = "What these traces lack"
+    return Section(title, table(title, reasons, columns, note, _ROWS))
