@@ -85,6 +85,10 @@ def opened(run: str) -> Analyzer:
     return Analyzer(traces.files(run)[0].parent)
 
 
+def answers(run: Analyzer) -> list[Section]:
+    return list(deep.show(run).values())
+
+
 def grid(sections: Iterable[Section], title: str) -> Grid:
     (found,) = [g for section in sections for g in section.grids if g.title == title]
     return found
@@ -112,7 +116,7 @@ def many_ranks(folder: Path, count: int) -> Path:
 
 
 def test_a_trace_without_a_device_has_no_columns_for_one() -> None:
-    sections = deep.show(opened("hta_cpu_only"))
+    sections = answers(opened("hta_cpu_only"))
     heads = {
         head
         for section in sections
@@ -125,7 +129,7 @@ def test_a_trace_without_a_device_has_no_columns_for_one() -> None:
 
 
 def test_the_findings_come_first() -> None:
-    first, *_ = deep.show(opened("tb_resnet50_num_workers_0"))
+    first, *_ = answers(opened("tb_resnet50_num_workers_0"))
     assert first.lines[0].startswith("The device was idle for 33 % of the time")
     assert "resnet50_profiler_api.py(42)" in first.lines[0]
     assert first.grids[0].title == "What would save time"
@@ -152,7 +156,7 @@ def test_every_view_of_the_export_has_its_place() -> None:
 )
 def test_no_view_is_silently_absent(run: str) -> None:
     found = opened(run)
-    sections = deep.show(found)
+    sections = answers(found)
     titles = [g.title for section in sections for g in section.grids]
     titles += [f.title for section in sections for f in section.figures]
     line = sections[-1].lines[0]
@@ -175,7 +179,7 @@ def test_without_a_device_or_steps_there_is_a_report(tmp_path: Path, run: str) -
 
 def test_tables_have_the_numbers_of_their_views_with_units() -> None:
     run = opened("dlrm_8rank")
-    sections = deep.show(run)
+    sections = answers(run)
     slowest = run.overview().ranks.sort("duration", descending=True)["rank"][0]
     collectives = run.distributed().collectives.filter(pl.col("rank") == slowest)
     longest = collectives.sort("total", descending=True)
@@ -201,7 +205,7 @@ def test_operators_are_shown_beside_what_the_device_can_do(tmp_path: Path) -> No
             event["args"]["grid"] = [66, 1, 1]
     document["deviceProperties"] = [{"id": 0, "name": "NVIDIA H100 80GB HBM3", "numSms": 132}]
     run = Analyzer(traces.write(tmp_path / "w.pt.trace.json", document))
-    sections = deep.show(run)
+    sections = answers(run)
     # 2 · 4096 · 2048 · 8192 operations in 300 µs, of 989.4 TFLOP/s.
     roofline, products = (
         grid(sections, title) for title in ("Roofline", "Multiplications of matrices")
@@ -219,13 +223,13 @@ def test_operators_are_shown_beside_what_the_device_can_do(tmp_path: Path) -> No
     ]
     document["deviceProperties"] = []
     unnamed = Analyzer(traces.write(tmp_path / "unnamed" / "w.pt.trace.json", document))
-    (line,) = next(each.lines for each in deep.show(unnamed) if "can do" in each.title)
+    (line,) = next(each.lines for each in answers(unnamed) if "can do" in each.title)
     assert line.endswith("their efficiency is not either.")
 
 
 def test_a_bar_of_each_rank_is_its_average_step() -> None:
     run = opened("dlrm_8rank")
-    bars = figure(deep.show(run), "Computing and communicating")
+    bars = figure(answers(run), "Computing and communicating")
     steps = run.distributed().steps.with_columns(pl.col("communication") - pl.col("waiting"))
     parts = ("compute", "overlap", "communication", "waiting", "other")
     assert isinstance(bars, Bars)
@@ -233,7 +237,7 @@ def test_a_bar_of_each_rank_is_its_average_step() -> None:
         means = steps.group_by("rank", maintain_order=True).agg(pl.col(part).mean())
         assert bars.categories == [f"rank {rank}" for rank in means["rank"]]
         assert bar.values == pytest.approx((means[part] / 1e9).to_list())
-    moved = figure(deep.show(run), "Moving data and waiting")
+    moved = figure(answers(run), "Moving data and waiting")
     assert isinstance(moved, Bars)
     waiting = run.distributed().transfers["waiting"]
     assert moved.parts[1].values == pytest.approx((waiting / 1e9).to_list())
@@ -241,14 +245,14 @@ def test_a_bar_of_each_rank_is_its_average_step() -> None:
 
 def test_every_launch_is_in_the_distribution_of_delays() -> None:
     run = opened("hta_df_index_resolver")
-    delays = figure(deep.show(run), "How long after its launch")
+    delays = figure(answers(run), "How long after its launch")
     assert isinstance(delays, Bars)
     assert sum(sum(part.values) for part in delays.parts) == run.launches().height
 
 
 def test_queues_are_as_long_as_their_view_says() -> None:
     run = opened("hta_df_index_resolver")
-    queues = figure(deep.show(run), "Launches that wait on each stream")
+    queues = figure(answers(run), "Launches that wait on each stream")
     assert isinstance(queues, Curves)
     longest = run.queue_length()["length"].to_numpy().max()
     assert max(float(curve.values.max()) for curve in queues.curves) == longest
@@ -257,7 +261,7 @@ def test_queues_are_as_long_as_their_view_says() -> None:
 
 def test_a_flame_graph_is_as_wide_as_its_calls() -> None:
     run = opened("tl_vllm_prefilldecode")
-    flames = figure(deep.show(run), "Flame graph")
+    flames = figure(answers(run), "Flame graph")
     assert isinstance(flames, Flames)
     found = run.flames()
     roots = found.filter(pl.col("parent").is_null())["total"].sum()
@@ -267,7 +271,7 @@ def test_a_flame_graph_is_as_wide_as_its_calls() -> None:
 @pytest.mark.jobs
 def test_a_hundred_ranks_are_a_small_page(tmp_path: Path) -> None:
     run = Analyzer(many_ranks(tmp_path / "job", 100))
-    sections = deep.show(run)
+    sections = answers(run)
     for section in sections:
         assert all(len(g.rows) <= 64 for g in section.grids)
         assert all(len(f.categories) <= 64 for f in section.figures if isinstance(f, Bars))

@@ -23,28 +23,29 @@ if TYPE_CHECKING:
     from haiprof.analyzer import Analyzer
 
 
-def show(analyzer: Analyzer) -> list[Section]:
-    """Show the traced ranks; detailed tables are of the slowest one.
+def show(analyzer: Analyzer) -> dict[str, Section]:
+    """Show the traced ranks, by question; detailed tables are of the slowest one.
 
-    The last sections name what the traces lack and why, and which views are empty.
+    The last ones name what the traces lack and why, and which views are empty.
     """
     overview = analyzer.overview()
     found = analyzer.recommendations()
     one = OneTrace.slowest(overview.ranks)
-    sections = [
-        why.section(found, overview.steps, one),
-        devices.section(analyzer, overview, one),
-        communication.section(analyzer, one),
-        path.section(analyzer, one),
-        operators.section(analyzer, one),
-        roofline.section(analyzer, one),
-        kernels.section(analyzer, one),
-        launches.section(analyzer, one),
-        modules.section(analyzer, one),
-        memory.section(analyzer, one),
-        unknown.section(analyzer),
-    ]
-    lacks = [name for section in sections for name in section.missing]
+    answers = {
+        "why": why.section(found, overview.steps, one),
+        "devices": devices.section(analyzer, overview, one),
+        "communication": communication.section(analyzer, one),
+        "path": path.section(analyzer, one),
+        "operators": operators.section(analyzer, one),
+        "roofline": roofline.section(analyzer, one),
+        "kernels": kernels.section(analyzer, one),
+        "launches": launches.section(analyzer, one),
+        "modules": modules.section(analyzer, one),
+        "memory": memory.section(analyzer, one),
+        "unknown": unknown.section(analyzer),
+    }
+    lacks = [name for answer in answers.values() for name in answer.missing]
     if lacks:
-        sections.append(Section("", [], [f"Not in this trace: {', '.join(lacks)}."]))
-    return sections
+        line = f"Not in this trace: {', '.join(lacks)}."
+        answers["lacking"] = Section("Not in these traces", [], [line])
+    return answers

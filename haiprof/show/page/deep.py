@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 #: Tabs that every page has.
 WRONG: Final = "wrong"
 MISSING: Final = "missing"
-#: Where each question of ``deep.show`` is answered, in the order of an investigation.
+#: In which tab each question of ``deep.show`` is answered, in the order of an investigation.
 _TABS: Final = {
     "why": WRONG,
     "devices": "gpus",
@@ -58,8 +58,8 @@ _QUANTUM: Final = 1e-6
 def tabs(traces: Analyzer, columns: Columns) -> dict[str, document.Tab]:
     """Return the tabs that have anything, by their id: also parts of those that every page has."""
     made: dict[str, document.Tab] = {}
-    # Where nothing is lacking there is no last answer.
-    for (question, tab), answer in zip(_TABS.items(), deep.show(traces), strict=False):
+    for question, answer in deep.show(traces).items():
+        tab = _TABS[question]
         sections = _sections(answer, f"trace-{question}", columns)
         if sections:
             new: document.Tab = {"id": tab, "title": _TITLES.get(tab, ""), "sections": []}
@@ -74,7 +74,7 @@ def _sections(answer: Section, identifier: str, columns: Columns) -> list[docume
             {
                 "kind": "text",
                 "id": identifier,
-                "title": answer.title or "Not in these traces",
+                "title": answer.title,
                 "lines": [cut(line, SENTENCE) for line in answer.lines],
             }
         )
