@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import runs
 from gpu.estimates import Estimate
 from gpu.recorded import demangled, kernels_of_rows, kernels_of_trace
 
 from gpu import cupti
+from haiprof.analyzer import Analyzer
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -133,15 +135,15 @@ def test_kernels_are_distinguished_by_when_they_were_launched() -> None:
     assert told_apart(names) == {"before": 5, "inside": 3, "after": 2}
 
 
-def test_tables_of_a_page_and_their_rows() -> None:
-    from gpu.parts.report import rows_of
+def test_tables_of_a_page_and_their_rows(tmp_path: Path) -> None:
+    from gpu.parts.report import TABLES, rows_of
 
-    page = (
-        "<h2>GPU</h2><h3>GPUs &amp; more</h3><table><thead><tr><th>a</th></tr></thead>"
-        "<tbody><tr><td>1</td></tr><tr><td>2</td></tr></tbody></table>"
-        "<h3>Empty</h3><table><thead><tr><th>a</th></tr></thead><tbody></tbody></table>"
-    )
-    assert rows_of(page) == {"GPUs & more": 2, "Empty": 0}
+    run = runs.make_gpu_run(tmp_path / "r")
+    page = Analyzer(run).report(tmp_path / "r.html").read_text("utf-8")
+    found = rows_of(page)
+    assert all(sum(n for name, n in found.items() if name.startswith(t)) > 0 for t in TABLES)
+    assert found["Events"] == 0
+    assert rows_of("<html></html>") == {}
 
 
 def test_ten_points_of_many() -> None:
@@ -243,6 +245,7 @@ def _python(program: str, environment: dict[str, str]) -> Any:
 LOADED = """
 import ctypes, json, os, pathlib, time
 from gpu import cupti
+from haiprof.analyzer import Analyzer
 fake = ctypes.CDLL("libcupti.so.13")  # as a torch with CUDA has it, before anyone looks for one
 library, probe = cupti.loaded(), cupti.Probe()
 fake.fake_launch.argtypes = [ctypes.c_char_p, ctypes.c_uint64]
