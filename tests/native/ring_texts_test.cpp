@@ -22,6 +22,7 @@ using namespace haiprof;
 namespace {
 
 constexpr std::uint32_t kUntilDrained = 500;
+constexpr std::uint64_t kMostAtOnce = 5'000;
 
 struct OpenRing {
   explicit OpenRing(std::size_t bytes = ring::kMinRingBytes)
@@ -250,7 +251,8 @@ void threads_share_the_table_while_rings_come_and_go() {
   for (int turn = 0; turn < 10; ++turn) {
     OpenRing ring;
     for (int look = 0; look < 10; ++look) {
-      ring.drain.drain(~0ULL);
+      // Not all: on a busy machine three threads write faster than one reads.
+      ring.drain.drain(kMostAtOnce);
       const drain::Spans& spans = ring.drain.spans;
       std::uint64_t wrong = 0;
       for (std::size_t row = 0; row < spans.start.rows(); ++row) {
