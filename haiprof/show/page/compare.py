@@ -130,7 +130,7 @@ def _step(row: dict[str, Any]) -> str:
     name, before, verdict = row["name"], row["before"], row["verdict"]
     times = f"{milliseconds(before)} before, {milliseconds(row['after'])} after"
     if verdict in (run_changes.TOO_FEW, of_traces.TOO_FEW):
-        return f"too few steps to tell a change of a {name} from chance: {times}"
+        return f"A {name} took {times}: too few steps to tell that from chance"
     if verdict in _UNSURE:
         return f"A {name} takes as long, as far as chance allows to say: {times}"
     change = percent(abs(row["after"] / before - 1)) if before else NOTHING

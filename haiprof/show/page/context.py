@@ -83,7 +83,9 @@ class Context:
 def context(analyzer: Analyzer, page: Context | None = None) -> Context:
     """Choose what is shown in detail of a run: the slowest ranks and those that findings name.
 
-    Of deep traces of a recorded run on the page of that.
+    Args:
+        analyzer: the run.
+        page: of what else is on the page, if it is there for the deep traces of a recorded run.
     """
     ranks, nodes = analyzer.summaries()
     named = {rank: None for one in analyzer.findings() for rank in one.ranks[:2]}
