@@ -40,13 +40,20 @@ class EventMemory:
         #: At the end of the first step, with what only the first one adds, as gradients.
         self._first = self._last = self._before
         self._steps = 0
+        #: The two greatest growths within one step. torch allocates events in blocks: a few steps
+        #: take several times the mean. One such growth alone may be the job's, as an evaluation.
+        self._greatest = (0, 0)
 
     def step_ended(self) -> None:
         """Note that a step has ended."""
         self._steps += 1
-        self._last = self._used()
+        used = self._used()
         if self._steps == 1:
-            self._first = self._last
+            self._first = used
+        else:
+            second, first = sorted((*self._greatest, used - self._last))[1:]
+            self._greatest = (second, first)
+        self._last = used
 
     @property
     def taken(self) -> int:
@@ -59,8 +66,8 @@ class EventMemory:
         return max(self._last - self._first, 0) * self._steps // (self._steps - 1)
 
     def would_take(self) -> int:
-        """Return what they will take when one more step has ended, bytes."""
-        return self.taken + self.taken // max(self._steps, 1)
+        """Return what they will take when one more step has ended, by those before, bytes."""
+        return self.taken + max(self._greatest[0], self.taken // max(self._steps, 1))
 
     def grown(self) -> int:
         """Return at least what has come with the trace, in the middle of a step, bytes.

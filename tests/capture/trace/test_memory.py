@@ -49,6 +49,26 @@ def test_what_only_the_first_step_adds_is_the_jobs(monkeypatch: pytest.MonkeyPat
     assert events.taken == 4 * MIB
 
 
+def test_a_step_may_take_as_much_as_the_two_greatest_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    process = Process(monkeypatch, used=0, private=0, most=0)
+    events = EventMemory()
+    for grown in (0, 1, 1, 9, 1, 9, 1, 1, 1):  # torch takes a block of 9 MiB now and then
+        process.used += grown * MIB
+        events.step_ended()
+    assert events.would_take() == events.taken + 9 * MIB
+
+
+def test_what_the_job_keeps_once_is_not_expected_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = Process(monkeypatch, used=0, private=0, most=0)
+    events = EventMemory()
+    for grown in (0, 1, 1, 500, -499, 1, 1, 1):
+        process.used += grown * MIB
+        events.step_ended()
+    assert events.taken < events.would_take() <= events.taken + 1 * MIB
+
+
 def test_a_long_step_is_measured_by_what_the_process_never_had(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
