@@ -49,3 +49,9 @@ def _make_or_skip(make: Callable[[peers.Peer], Path], peer: peers.Peer) -> Path:
         return make(peer)
     except peers.Unavailable as unavailable:
         pytest.skip(str(unavailable))
+
+
+@pytest.fixture(scope="session")
+def trackers() -> Path:
+    """The folder in which TensorBoard, wandb and MLflow are installed, for this Python."""
+    return _make_or_skip(peers.make_packages, peers.TRACKERS)

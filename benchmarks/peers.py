@@ -40,11 +40,15 @@ class Unavailable(Exception):
 
 @dataclass(frozen=True)
 class Peer:
-    """A tool: what to install, and the driver that runs it, if one does."""
+    """A tool: what to install, and the driver that runs it, if one does.
+
+    ``whole``: what its packages need is installed, too, where they lie in a folder.
+    """
 
     name: str
     packages: tuple[str, ...]
     driver: Path | None = None
+    whole: bool = False
 
 
 PLUGIN = Peer(
@@ -67,6 +71,9 @@ DEEPSPEED = Peer(
         *("packaging==26.3", "psutil==7.2.2", "py-cpuinfo==9.0.0", "pydantic==2.14.3"),
         *("pydantic-core==2.50.4", "tqdm==4.70.1", "typing-inspection==0.4.5"),
     ),
+)
+TRACKERS = Peer(
+    "trackers", ("tensorboard==2.21.0", "wandb==0.31.0", "mlflow-skinny==3.17.2"), whole=True
 )
 HAIPROF = DRIVERS / "drive_haiprof.py"
 
@@ -119,7 +126,8 @@ def make_packages(peer: Peer) -> Path:
     stamp, wanted = folder / "installed", "\n".join(peer.packages)
     if not (stamp.exists() and stamp.read_text() == wanted):
         shutil.rmtree(folder, ignore_errors=True)
-        options = (*_PIP, "--no-deps", "--no-build-isolation", "--target", folder)
+        alone = () if peer.whole else ("--no-deps", "--no-build-isolation")
+        options = (*_PIP, *alone, "--target", folder)
         _install(peer, sys.executable, "-m", "pip", *options, *peer.packages)
         stamp.write_text(wanted)
     return folder

@@ -89,7 +89,8 @@ def _charge(
     slow, since = slow_steps.slow(own), slower.since(own)
     lines = hot_lines(placed, tree, own, slow, since, process.pid, training)
     problems = [each for read in (spans, samples, stacks, frames) for each in read.problems]
-    between = shares_between(lines)
+    logged = any(name.startswith(view.LOGGING) for name in own.parts)
+    between = shares_between(lines, logged=logged)
     return Charged(own.without_timeline(), lines, between, slow_steps.excess(own), problems)
 
 

@@ -39,6 +39,7 @@ _OF_TORCH: Final = (
     "collectives",
     "nccl",
     "checkpoint",
+    "trackers",
     "settings",
     "loaders",
     "ddp",
@@ -202,6 +203,7 @@ def _hooks() -> list[Hook]:
         pipeline,
         reducers,
         settings,
+        trackers,
     )
     from haiprof.capture.hooks.passes import Passes
     from haiprof.capture.hooks.watch import watcher
@@ -232,6 +234,7 @@ def _hooks() -> list[Hook]:
         collectives.Collectives(_trouble),
         nccl.NcclOperations(),
         checkpoints.CheckpointCalls(),
+        trackers.TrackerCalls(),
         settings.Settings(passes),
         loaders.LoaderSettings(),
         reducers.ReducerSettings(passes),

@@ -200,15 +200,18 @@ def between_phases(lines: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def shares_between(lines: pl.DataFrame) -> dict[str, float]:
+def shares_between(lines: pl.DataFrame, *, logged: bool = False) -> dict[str, float]:
     """Return the share of the time between the phases by what is done there, the most first.
 
     That is ``framework (NAME)``, a function of the job that the phases do not run in, or a line.
 
     Args:
         lines: as :func:`haiprof.views.run.hot_lines.hot_lines` gives them.
+        logged: logging is accounted for elsewhere; the shares are of the rest.
     """
-    mine = lines.filter(~pl.col("worker"))
+    mine = doing(lines.filter(~pl.col("worker")))
+    if logged:
+        mine = mine.filter(~pl.col("logs"))
     count = int(mine.filter(pl.col("cause") == "other")["samples"].sum())
     if count < _FEWEST:
         return {}
@@ -218,7 +221,7 @@ def shares_between(lines: pl.DataFrame) -> dict[str, float]:
         .when(pl.col("framework") != "")
         .then(pl.format("framework ({})", "framework"))
     )
-    rows = between_phases(doing(mine)).with_columns(named.alias("part")).drop_nulls("part")
+    rows = between_phases(mine).with_columns(named.alias("part")).drop_nulls("part")
     sums = rows.group_by("part", maintain_order=True).agg(pl.col("samples").sum() / count)
     large = sums.filter(pl.col("samples") >= LEAST).sort("samples", descending=True)
     return dict(large.head(MOST_PARTS).iter_rows())
@@ -242,7 +245,8 @@ def tensor_work(lines: pl.DataFrame, of: int) -> list[Hot]:
 def frameworks(lines: pl.DataFrame, of: int) -> list[Hot]:
     """Return the packages that call the phases, with what they do in between: the most first.
 
-    Of each, ``function`` is its name, and ``line`` its own function with most samples.
+    Of each, ``function`` is its name, and ``line`` what most samples are in: a function of the
+    package itself, or one of another that it calls.
 
     Args:
         lines: as :func:`between_phases` returns them.
@@ -250,7 +254,7 @@ def frameworks(lines: pl.DataFrame, of: int) -> list[Hot]:
     """
     own = lines.filter(pl.col("framework") != "", pl.col("doing").is_in((TENSORS, PYTHON_CODE)))
     named = own.with_columns(
-        pl.when(pl.col("package") == pl.col("framework"))
+        pl.when(pl.col("package").is_not_null())
         .then(pl.format("{} ({})", "function", pl.col("file").map_elements(short_file, pl.String)))
         .otherwise("line")
         .alias("line")

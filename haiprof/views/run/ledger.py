@@ -22,7 +22,8 @@ unmatched   in a collective of which the other ranks' side is not known
 cpu_queue   ready to run, but the CPU ran something else
 input       waiting for the DataLoader, or loading where the DataLoader has no workers
 forward     … and ``recompute``, ``backward``, ``optimizer``: the rest of these phases
-other       the rest of the steps; ``part`` is the name of the job's own range that it is in
+other       the rest of the steps; ``part`` is the name of the range that it is in: one of the job's
+            own, or ``logging.wandb`` and its like for calls that log to a tracker
 unrecorded  the process was alive, but in none of these, or was not recorded
 =========== ====================================================================================
 
@@ -84,6 +85,8 @@ LEDGER_SCHEMA: Final = {
 #: Columns and categories of spans that this view needs.
 COLUMNS: Final = ("start", "duration", "category", "name", "thread", "step")
 CATEGORIES: Final = (*goodput.CATEGORIES, "gc", "user")
+#: How the names of the ranges begin that haiprof makes of calls that log to a tracker.
+LOGGING: Final = "logging."
 #: The metric of a thread's time in the queue of a CPU, percent.
 CPU_WAIT: Final = "proc.cpu_wait.percent"
 
@@ -260,12 +263,13 @@ def rows(charged: Ledger, shares: Mapping[str, float] | None = None) -> pl.DataF
 
     Args:
         charged: the life.
-        shares: of ``other`` by the name of a part, for a life in which no range names any.
+        shares: of ``other`` without what trackers take, by the name of a part, for a life in which
+            the job has no range of its own.
     """
     parts = {name: int(ns.sum()) for name, ns in charged.parts.items()}
-    if not parts and shares:
-        other = charged.spent("other")
-        parts = {name: int(share * other) for name, share in shares.items()}
+    if shares and all(name.startswith(LOGGING) for name in parts):
+        rest = charged.spent("other") - sum(parts.values())
+        parts |= {name: int(share * rest) for name, share in shares.items()}
     return frame(charged.total, {r: int(ns.sum()) for r, ns in charged.culprits.items()}, parts)
 
 

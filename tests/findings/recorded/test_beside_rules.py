@@ -137,6 +137,29 @@ def test_parts_of_the_time_between_the_phases_have_names() -> None:
     assert shares_between(pl.DataFrame(lines[1:2], LINES_SCHEMA, orient="row")) == {}
 
 
+def test_shares_are_of_the_rest_where_ranges_name_what_logs() -> None:
+    report, keeps = "report (/job/keeps.py:9)", "keeps (/job/keeps.py:4)"
+    lines = [
+        line("other", 40, report, path=f"{FIT};{report}", outer="wandb", package="wandb"),
+        line("other", 40, keeps, path=f"{FIT};{keeps}", **NATIVE),
+        *trained(at=FIT),
+    ]
+    frame = pl.DataFrame(lines, LINES_SCHEMA, orient="row")
+    assert shares_between(frame) == {"report (/job/keeps.py)": 0.5, "keeps (/job/keeps.py)": 0.5}
+    assert shares_between(frame, logged=True) == {"keeps (/job/keeps.py)": 1.0}
+
+
+def test_what_a_framework_calls_is_named() -> None:
+    averages = {"outer": "lightning torch", "package": "torch", "function": "update_parameters",
+                "file": "/x/site-packages/torch/optim/swa_utils.py"}  # fmt: skip
+    glue = line("other", 30, FIT, path=FIT, **averages, **NATIVE)
+    (finding,) = found(rank(life({"other": 40}), [glue, *trained(at=FIT)]))
+    assert finding.problem == (
+        "lightning itself works between the phases, most of it in "
+        "update_parameters (torch/optim/swa_utils.py)"
+    )
+
+
 def test_what_torch_does_where_it_calls_the_phases_is_training() -> None:
     joins = line("other", 30, FIT, path=FIT, gil=False, **TORCH, outer="torch")
     assert kinds(rank(life({"other": 40}), [joins, *trained(at=FIT)])) == []

@@ -121,6 +121,15 @@ def test_stacks_share_out_what_no_range_names() -> None:
     assert found["duration"].sum() == 70 * MS
 
 
+def test_stacks_share_out_the_rest_of_what_trackers_take() -> None:
+    rows = [span(19 + 10 * n, 0.5, "user", "logging.wandb", n) for n in range(5)]
+    found = views.rows(charged([*loop(5), *rows], 70), {"f (a.py)": 0.4})
+    other = found.filter(pl.col("cause") == "other").select("part", "duration")
+    assert other.rows() == [
+        ("logging.wandb", 5 * MS // 2), (None, 3 * MS // 2), ("f (a.py)", MS),
+    ]  # fmt: skip
+
+
 def test_gradients_zeroed_before_backward_are_the_optimizers() -> None:
     found = charged([*loop(5), *(span(10 * n + 13, 1, "phase", "optimizer") for n in range(5))], 70)
     assert spent(found)["optimizer"] == 10
