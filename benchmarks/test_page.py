@@ -1,5 +1,9 @@
-"""The report's page, of few ranks and of a thousand: how large it is, how soon one sees it, and how
-long the frames take in which it is moved."""
+"""The report's page, of few ranks, of a thousand and of a long trace: how large it is, how soon one
+sees it, and how long the frames take in which it is moved.
+
+Its peer is a page of plotly's with the same values of each step and rank, opened in the same
+browser and moved in the same way.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +11,22 @@ import json
 from pathlib import Path
 from typing import Any
 
+import concatenate
 import numpy as np
+import plotly.graph_objects as go
 import pyarrow as pa
 import pytest
 import runs
 from browser import BROWSER, Browser
-from figures import Figure, Measured, Unit, at_most, median_in_range
+from figures import Figure, Measured, Reference, Unit, at_most, median_in_range
 from page.chromium import Chromium
+from real_data import DATA
 from reporting import Report
 
 from haiprof import schema
 from haiprof.analyzer import Analyzer
+
+ONE_RANK = DATA / "traces" / "hta_df_index_resolver" / "worker0.pt.trace.json.gz"
 
 PHASES = ("dataloader", "forward", "backward", "optimizer")
 #: Shares of a step that these take on average; the rest is in none.
@@ -87,12 +96,14 @@ def test_a_page_stays_small(
     report(Figure(what, Unit.BYTES, size, target=at_most(most)))
 
 
-#: What is zoomed in each tab.
-FIGURES = {
-    "run": "[data-kind=series] .u-over",
-    "ranks": "[data-kind=heat] .scrolled",
-}
-#: Zooms in and out with the wheel, once in each frame; returns how long the frames took, s.
+#: What is zoomed, in which tab, and what it is called.
+FIGURES = (
+    ("run", "[data-kind=series] .u-over", "series"),
+    ("ranks", "[data-kind=heat] .scrolled", "heat map"),
+    ("step", "[data-kind=lanes] canvas", "lanes"),
+)
+#: Zooms in and out with the wheel, once in each frame, and waits for what is drawn afterwards;
+#: returns how long the frames took, s.
 _FRAMES = """(async () => {
   const place = document.querySelector(%s);
   place.scrollIntoView({ block: "center" });
@@ -101,10 +112,11 @@ _FRAMES = """(async () => {
   await frame();
   let before = await frame();
   const lasted = [];
-  for (let turn = 0; turn < 60; turn++) {
-    place.dispatchEvent(new WheelEvent("wheel", {
-      clientX: left + 0.6 * width, clientY: top + 0.5 * height, bubbles: true, cancelable: true,
-      deltaY: turn < 30 ? -60 : 60, ctrlKey: true }));
+  for (let turn = 0; turn < 75; turn++) {
+    if (turn < 60)
+      place.dispatchEvent(new WheelEvent("wheel", {
+        clientX: left + 0.6 * width, clientY: top + 0.5 * height, bubbles: true, cancelable: true,
+        deltaY: turn < 30 ? -60 : 60, ctrlKey: true }));
     const now = await frame();
     lasted.push((now - before) / 1e3);
     before = now;
@@ -112,6 +124,8 @@ _FRAMES = """(async () => {
   return lasted;
 })()"""
 _PAINTED = "performance.getEntriesByName('first-contentful-paint').map((each) => each.startTime)"
+#: The lanes of a step are there once its data is unpacked.
+_THERE = "document.querySelector(%s)?.getBoundingClientRect().width > 100"
 
 
 def first_paints(page: Path, browser: Browser, rounds: int = 3) -> Measured:
@@ -126,6 +140,23 @@ def first_paints(page: Path, browser: Browser, rounds: int = 3) -> Measured:
     return median_in_range(times)
 
 
+def frames(browser: Browser, place: str) -> tuple[Measured, Measured]:
+    """How long a frame takes while a figure is zoomed: the median, and the longest."""
+    while not browser.evaluate(_THERE % json.dumps(place)):
+        browser.evaluate("new Promise(requestAnimationFrame)")
+    lasted = browser.evaluate(_FRAMES % json.dumps(place))
+    return median_in_range(lasted), Measured(max(lasted))
+
+
+def write_plotly(run: Path, page: Path) -> Path:
+    """Write the heat map of a run's steps and ranks as plotly does."""
+    spans = Analyzer(run).spans(category="step").sort("rank", "start")
+    times = [each["duration"].to_numpy() / 1e6 for each in spans.partition_by("rank")]
+    figure = go.Figure(go.Heatmap(z=np.array(times), colorscale="Viridis"))
+    figure.write_html(page, include_plotlyjs=True, config={"scrollZoom": True})
+    return page
+
+
 @pytest.mark.skipif(BROWSER is None, reason="no chromium on PATH")
 @pytest.mark.parametrize(
     ("ranks", "steps"), [(64, 1_000), pytest.param(1_000, 10_000, marks=pytest.mark.large)]
@@ -137,18 +168,56 @@ def test_a_page_is_there_soon_and_moves(
     page = Analyzer(run).report(tmp_path / "report.html")
     with Chromium(tmp_path / "profile") as browser:
         painted = benchmark.pedantic(first_paints, args=(page, browser), rounds=1, iterations=1)
-        report(Figure(f"{ranks:,} ranks: first paint", Unit.SECONDS, painted, target=at_most(0.5)))
-        for tab, figure in FIGURES.items():
+        moved = {}
+        for tab, place, name in FIGURES:
             browser.show(page, f"#tab={tab}")
-            lasted = browser.evaluate(_FRAMES % json.dumps(figure))
-            what = f"{ranks:,} ranks, {tab}: a frame while it is zoomed"
-            frames = median_in_range(lasted)
-            report(Figure(what, Unit.SECONDS, frames, target=at_most(0.05)))
-            report(
-                Figure(
-                    f"{what}, the longest",
-                    Unit.SECONDS,
-                    Measured(max(lasted)),
-                    target=at_most(0.05),
-                )
+            moved[name] = frames(browser, place)
+        peers: dict[str, Reference] = {}
+        if steps * ranks < 1_000_000:  # plotly's page of more takes gigabytes
+            plotly = write_plotly(run, tmp_path / "plotly.html")
+            peers["paint"] = Reference("plotly's", first_paints(plotly, browser))
+            usual, longest = frames(browser, ".nsewdrag")
+            peers["usual"] = Reference("plotly's heat map", usual)
+            peers["longest"] = Reference("plotly's heat map", longest)
+    of = f"{ranks:,} ranks"
+    report(
+        Figure(f"{of}: first paint", Unit.SECONDS, painted, peers.get("paint"), at_most(0.5)),
+        *(
+            Figure(f"{of}, {name}: {what}", Unit.SECONDS, took, peers.get(which), at_most(0.05))
+            for name, both in moved.items()
+            for which, what, took in zip(
+                ("usual", "longest"),
+                ("a frame while it is zoomed", "the longest of them"),
+                both,
+                strict=True,
             )
+        ),
+    )
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no chromium on PATH")
+@pytest.mark.parametrize(
+    "copies", [pytest.param(1, id="200k"), pytest.param(20, id="4M", marks=pytest.mark.large)]
+)
+def test_the_page_of_a_trace_opens(
+    benchmark: Any, report: Report, tmp_path: Path, copies: int
+) -> None:
+    if not ONE_RANK.exists():
+        pytest.skip(f"{ONE_RANK} is not there: set HAIPROF_TEST_DATA")
+    trace = tmp_path / "worker0.pt.trace.json.gz"
+    events = concatenate.write(ONE_RANK, copies, trace)
+    page = Analyzer(trace).report(tmp_path / "report.html")
+    with Chromium(tmp_path / "profile") as browser:
+        painted = benchmark.pedantic(first_paints, args=(page, browser), rounds=1, iterations=1)
+        browser.show(page, "#tab=step")
+        usual, longest = frames(browser, "[data-kind=lanes] canvas")
+    of = f"a trace of {events / 1e6:.1f} million events"
+    size = Measured(page.stat().st_size)
+    report(
+        Figure(f"{of}: its page", Unit.BYTES, size, target=at_most(5_000_000)),
+        Figure(f"{of}: first paint", Unit.SECONDS, painted, target=at_most(1)),
+        Figure(
+            f"{of}, lanes: a frame while they are zoomed", Unit.SECONDS, usual, target=at_most(0.05)
+        ),
+        Figure(f"{of}, lanes: the longest of them", Unit.SECONDS, longest, target=at_most(0.05)),
+    )

@@ -61,7 +61,8 @@ KINDS: Final[dict[str, Kind]] = {
     "launch_bound": Kind("kernels are launched too slowly", "", "idle: launch, graph_launch"),
     "gil": Kind("another thread has the GIL", "stacks: a thread has it while another waits"),
     "logging": Kind(
-        "logging, writing or evaluating in the loop", "stacks: loggers, writes; ledger: evaluation"
+        "logging, writing or evaluating in the loop",
+        "stacks: loggers, writes; ledger: evaluation, calls of trackers",
     ),
     "slow_start": Kind(
         "a slow start",

@@ -15,7 +15,8 @@ KINDS = (
     "small_collectives", "uneven_exchange", "blocking_checkpoint", "logging", "memory_leak",
     "regression", "skipped_steps", "slow_link", "packet_loss", "starved_communication",
     "exception", "crash", "preempted", "stopped", "rank_never_arrived", "collective_mismatch",
-    "crossed_collectives", "unmatched_send", "stalled_transfer", "tensor_work",
+    "crossed_collectives", "unmatched_send", "stalled_transfer", "tensor_work", "page_faults",
+    "uneven_input", "framework", "machine_errors",
 )  # fmt: skip
 
 

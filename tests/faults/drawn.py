@@ -130,6 +130,28 @@ def tensor_work(seed: int, draw: random.Random) -> Case:
     return Case("", "", seed, style, settings, world, "tasks", places=(do,))
 
 
+def page_faults(seed: int, draw: random.Random) -> Case:
+    # malloc keeps no block that is as large as this.
+    work = task("forward", "anew", draw.uniform(30, 60), mb=draw.uniform(40, 90))
+    style = ("train", "accelerated")[way(seed, 2)]
+    return Case("", "", seed, style, job(MLP, work), measure="kernel", places=("anew",))
+
+
+def uneven_input(seed: int, draw: random.Random) -> Case:
+    lengths = {"of": [draw.randrange(24, 40), draw.randrange(120, 150)], "alike": True}
+    settings = job(TRANSFORMER, steps=120, length=150, batch=draw.choice([6, 8]))
+    settings["extras"] = {"lengths": {**lengths, "seldom": draw.randrange(6, 13)}}
+    style = ("train", "accelerated")[way(seed, 2)]
+    return Case("", "", seed, style, settings, measure="longest")
+
+
+def framework(seed: int, draw: random.Random) -> Case:
+    model = {**MLP, "width": draw.choice([1024, 1280, 1536]), "batch": draw.choice([16, 24])}
+    settings = job(model, layers=(3, 5)[way(seed, 2)])
+    settings["extras"] = {"average": True}
+    return Case("", "", seed, "with_lightning", settings, measure="between")
+
+
 def gil(seed: int, draw: random.Random) -> Case:
     what = ("count", "text")[way(seed, 2)]
     begin = task("between", "aside", draw.uniform(200, 400), since=25, until=26, what=what)
@@ -218,8 +240,11 @@ def pipeline_stage(seed: int, draw: random.Random) -> Case:
 
 
 def pipeline_bubble(seed: int, draw: random.Random) -> Case:
-    settings = job({**PIPELINE, "layers": 2}, batch=24, microbatches=(1, 2)[way(seed, 2)])
-    settings["extras"] = {"schedule": draw.choice(["gpipe", "1f1b"])}
+    pieces = (1, 2)[way(seed, 2)]
+    settings = job({**PIPELINE, "layers": 2}, batch=24, microbatches=pieces)
+    schedule = draw.choice(["gpipe", "1f1b"])
+    # The other one needs as many microbatches as there are stages.
+    settings["extras"] = {"schedule": schedule if pieces > 1 else "gpipe"}
     return Case("", "", seed, "staged", settings, 2, "bubble")
 
 
@@ -447,13 +472,14 @@ DRAWS: dict[str, Draw] = {
         blocking_checkpoint, logging, memory_leak, regression, skipped_steps, slow_link,
         packet_loss, starved_communication, exception, crash, preempted, stopped,
         rank_never_arrived, collective_mismatch, crossed_collectives, unmatched_send,
-        stalled_transfer, tensor_work,
+        stalled_transfer, tensor_work, page_faults, uneven_input, framework,
     )
 }  # fmt: skip
 #: Kinds that are not planted, with the reason.
 NOT_PLANTED = {
     "memory_pressure": "needs a memory limit around the job alone, which takes a memory cgroup "
     "that the machine lends to tests",
+    "machine_errors": "needs hardware that has errors, and a kernel that reports them",
 }
 
 

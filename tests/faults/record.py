@@ -59,7 +59,7 @@ def _data(keep: Path) -> Path:
     return path
 
 
-def _settings(case: Case, keep: Path, work: Path) -> dict[str, Any]:
+def settings_of(case: Case, keep: Path, work: Path) -> dict[str, Any]:
     """Return the settings of the program, with paths in place of names."""
     tasks = []
     for task in case.job.get("tasks", ()):
@@ -72,7 +72,7 @@ def _settings(case: Case, keep: Path, work: Path) -> dict[str, Any]:
     return {**case.job, "tasks": tasks, "notes": str(work / "notes"), "folder": str(work)}
 
 
-def _command(case: Case) -> list[str]:
+def command(case: Case) -> list[str]:
     """Return the words that start the program."""
     program = str(PROGRAMS / f"{case.style}.py")
     if case.world == 1:
@@ -102,10 +102,10 @@ def record(case: Case, keep: Path) -> dict[str, Any]:
             stack.enter_context(conditions.CONDITIONS[condition["what"]](condition, around))
         environment = {
             **os.environ, "OMP_NUM_THREADS": "1", **around.environment,
-            "JOB": json.dumps(_settings(case, keep, work)),
+            "JOB": json.dumps(settings_of(case, keep, work)),
         }  # fmt: skip
         ours = [sys.executable, "-m", "haiprof.cli.main", "run", "--run", "run", *around.options]
-        words = [*around.words, *ours, "--log-dir", str(folder / "logs"), "--", *_command(case)]
+        words = [*around.words, *ours, "--log-dir", str(folder / "logs"), "--", *command(case)]
         with (folder / "output.txt").open("wb") as output:
             process = subprocess.Popen(
                 words, env=environment, stdout=output, stderr=output, cwd=work,

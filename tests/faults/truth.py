@@ -147,6 +147,22 @@ def excess(case: Case, steps: Steps, starts: Steps) -> Lost:
     return sum(after) - high * len(after), sum(after) - low * len(after)
 
 
+def in_kernel(case: Case, steps: Steps, starts: Steps) -> Lost:
+    """Measure by the time in the kernel of the thread of the steps."""
+    spent = sum(float(line["kernel_ns"]) for line in steps[0])
+    return spent, spent
+
+
+def longest(case: Case, steps: Steps, starts: Steps) -> Lost:
+    """Measure by how much longer single steps take than most."""
+    lines = steps[0][1:]
+    lost = []
+    for took in ([whole(line) - part(line, "fetch") for line in lines], list(map(whole, lines))):
+        usual = statistics.median(took)
+        lost.append(sum(one - usual for one in took if one > 1.5 * usual))
+    return min(lost), max(lost)
+
+
 def exchanged(case: Case, steps: Steps, starts: Steps) -> Lost:
     """Measure by the exchanges of the loop's own, without waiting for who comes later."""
     pairs = [[part(line, "exchange") for line in lines] for lines in zip(*steps, strict=False)]
@@ -184,6 +200,8 @@ def left_out(case: Case, steps: Steps, starts: Steps) -> Lost:
 MEASURES: dict[str, Callable[[Case, Steps, Steps], Lost]] = {
     "tasks": summed("tasks"),
     "pauses": summed("pauses"),
+    "kernel": in_kernel,
+    "between": summed("between"),
     "evaluated": summed("evaluated"),
     "compiled": compiled,
     "start": at_start,
@@ -193,6 +211,7 @@ MEASURES: dict[str, Callable[[Case, Steps, Steps], Lost]] = {
     "queue": queued,
     "off_core": off_core,
     "excess": excess,
+    "longest": longest,
     "exchanged": exchanged,
     "synchronized": synchronized,
     "bubble": bubble,

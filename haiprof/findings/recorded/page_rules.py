@@ -62,6 +62,7 @@ def churn(_: Case, rank: Rank) -> Iterator[Finding]:
         advice="reuse buffers (out=, in-place operations), or try a malloc that keeps freed memory "
         "(jemalloc, tcmalloc)",
         ranks=rank.numbers,
+        line=line,
         lost_ns=lost,
         low_ns=int(share.low * rank.ledger.stepped),
         high_ns=int(share.high * rank.ledger.stepped),

@@ -27,6 +27,7 @@ from haiprof.findings.recorded import (
     pcie_rules,
     rank_rules,
     setting_rules,
+    tracker_rules,
     update_rules,
 )
 from haiprof.findings.recorded.case import Case, Rank
@@ -44,6 +45,7 @@ OF_RANK: Final[tuple[OfRank, ...]] = (
     host_rules.compilation,
     host_rules.other_threads,
     beside_rules.beside_training,
+    tracker_rules.logged,
     host_rules.slow_steps,
     host_rules.slower_since,
     host_rules.slow_start,

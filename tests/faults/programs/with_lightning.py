@@ -6,6 +6,7 @@ from typing import Any
 
 import lightning
 import torch
+from lightning.pytorch.callbacks import EMAWeightAveraging
 from parts import data, models, start
 from parts.notes import Notes
 from parts.settings import Job
@@ -38,18 +39,21 @@ class Module(lightning.LightningModule):
         self.notes.mark("backward")
 
     def on_train_batch_end(self, outputs: Any, batch: Any, number: int) -> None:
-        self.notes.mark("optimizer")
         self.helper.run("between", number)
         self.notes.mark("between")
         self.notes.end(number)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(self.parameters(), 1e-4, foreach=False)
+        optimizer = torch.optim.AdamW(self.parameters(), 1e-4, foreach=False)
+        optimizer.register_step_post_hook(lambda *_: self.notes.mark("optimizer"))
+        return optimizer
 
 
 def train(job: Job, notes: Notes, helper: Helper) -> None:
     """Train to the end."""
+    callbacks = [EMAWeightAveraging()] if "average" in job.extras else []
     trainer = lightning.Trainer(
+        callbacks=callbacks,
         accelerator="cpu", max_steps=job.steps, logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False,
     )  # fmt: skip

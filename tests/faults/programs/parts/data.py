@@ -45,6 +45,8 @@ class Rows(Dataset[Row]):
         low, high = drawn["of"]
         if "growing" in drawn:
             return min(high, low + step // int(drawn["growing"]))
+        if "seldom" in drawn:
+            return high if step % int(drawn["seldom"]) == int(drawn["seldom"]) // 2 else low
         who = 0 if drawn.get("alike") else self.job.rank
         return random.Random(f"{self.job.seed} {step} {who}").choice([low, high])
 

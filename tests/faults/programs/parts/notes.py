@@ -9,6 +9,7 @@ import contextlib
 import gc
 import json
 import os
+import resource
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -28,6 +29,7 @@ class Notes:
         self._waiting = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
         self._parts: dict[str, list[int]] = {}
         self._flags: dict[str, float] = {}
+        self._in_kernel = 0.0
         self._write({"pid": os.getpid(), "rank": job.rank, "at": time.time_ns()})
         self._last = self._read()
 
@@ -69,6 +71,9 @@ class Notes:
 
     def end(self, step: int) -> None:
         """Write the step; -1 is what came before the first."""
+        in_kernel = resource.getrusage(resource.RUSAGE_THREAD).ru_stime
+        self.flag("kernel_ns", round((in_kernel - self._in_kernel) * 1e9))
+        self._in_kernel = in_kernel
         line = {"step": step, "at": time.time_ns(), **self._parts, **self._flags}
         self._write(line)
         self._parts.clear()

@@ -36,8 +36,11 @@ class Helper:
         self.kept: list[object] = []
 
     def due(self, place: str, step: int) -> list[Task]:
-        """Return the tasks of a place in a step."""
-        return [task for task in self.job.at(place) if task.due(step, self.job.rank)]
+        """Return the tasks of a place in a step; ``after`` names a file that they wait for."""
+        due = (task for task in self.job.at(place) if task.due(step, self.job.rank))
+        return [
+            task for task in due if "after" not in task.more or Path(task.more["after"]).exists()
+        ]
 
     def run(self, place: str, step: int) -> None:
         """Do what is to be done at a place in a step."""
@@ -116,6 +119,13 @@ def tally(helper: Helper, task: Task) -> None:
     taken, true = torch.randint(0, 50, (2, 100_000))
     while not over():
         torch.bincount(50 * true + taken, minlength=2_500).view(50, 50)
+
+
+def anew(helper: Helper, task: Task) -> None:
+    """Fill a large tensor that is made for it, as often as there is time for."""
+    over = used(task.ms)
+    while not over():
+        torch.zeros(int(task.more["mb"] * 250_000)).add_(1)
 
 
 def pause(helper: Helper, task: Task) -> None:
@@ -274,7 +284,7 @@ def end(helper: Helper, task: Task) -> None:
 
 KINDS: dict[str, Call] = {
     "count": count, "numbers": numbers, "text": text, "pack": pack, "tensors": tensors,
-    "mirror": mirror, "blend": blend, "tally": tally,
+    "mirror": mirror, "blend": blend, "tally": tally, "anew": anew,
     "pause": pause, "read": read, "collect": collect, "parse": parse, "say": say, "write": write,
     "save": save, "keep": keep, "demand": demand, "aside": aside, "threads": threads,
     "raised": raised, "listen": listen, "borrow": borrow, "meet": meet, "share": share,
