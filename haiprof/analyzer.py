@@ -20,6 +20,7 @@ from haiprof.answers import ledger as ledger_answers
 from haiprof.answers.deep import TraceAnswers
 from haiprof.answers.headline import headline
 from haiprof.answers.over_ranks import Item
+from haiprof.answers.rank_columns import telling_first
 from haiprof.answers.ranks import Ranks
 from haiprof.answers.recorded import RecordedAnswers
 from haiprof.common import asked
@@ -43,6 +44,8 @@ _PARTS: Final = frozenset(
     ("clock_by_node", "each", "gpu_instances", "keep_overview", "note", "read", "read_gpu",
      "summaries", "summaries_of")
 )  # fmt: skip
+#: What has its columns in the order that was asked for, and what the report reads.
+_AS_IT_IS: Final = _PARTS | {"sql"}
 _Result = TypeVar("_Result")
 _Given = ParamSpec("_Given")
 
@@ -54,7 +57,8 @@ def _of_records(
 
     @functools.wraps(method)
     def ask(self: Analyzer, /, *args: _Given.args, **kwargs: _Given.kwargs) -> _Result:
-        return method(self._recorded, *args, **kwargs)
+        found = method(self._recorded, *args, **kwargs)
+        return found if method.__name__ in _AS_IT_IS else telling_first(found)
 
     return ask
 
@@ -66,7 +70,8 @@ def _of_traces(
 
     @functools.wraps(method)
     def ask(self: Analyzer, /, *args: _Given.args, **kwargs: _Given.kwargs) -> _Result:
-        return method(self._traced, *args, **kwargs)
+        found = method(self._traced, *args, **kwargs)
+        return found if method.__name__ in _AS_IT_IS else telling_first(found)
 
     return ask
 
@@ -74,9 +79,10 @@ def _of_traces(
 class Analyzer:
     """One run: what haiprof recorded, or traces of torch.profiler or of another tool.
 
-    Frames are polars DataFrames with the leading columns ``node``, ``rank`` (null for what belongs
-    to a node) and ``pid``, then those of the view or of the table (``haiprof/schema.py``). Times
-    are int64 ns UTC, durations int64 ns. Tables are read on demand, by column.
+    Frames are polars DataFrames. They begin with ``rank`` (null for what belongs to a node), then
+    come the columns of the view or of the table (``haiprof/schema.py``), and last ``node`` and
+    ``pid`` (of deep traces ``session``, too). Times are int64 ns UTC, durations int64 ns. Tables
+    are read on demand, by column.
 
     Traces are read once, into a temporary folder that is removed with this object, unless an import
     of them is kept beside them (``haiprof import``). If a run's folders contain deep traces
@@ -352,7 +358,7 @@ class Analyzer:
             >>> run.steps(rank=0).select("step", "duration").rows()[:2]
             [(0, 12000000), (1, 12000000)]
         """
-        return self._own.steps(rank)
+        return telling_first(self._own.steps(rank))
 
     def imbalance(self) -> pl.DataFrame:
         """Return which ranks are late, since when and in what, the worst first.
@@ -364,10 +370,10 @@ class Analyzer:
         collectives.
 
         Example:
-            >>> run.imbalance().columns[4:8]
-            ['late', 'share', 'since', 'until']
+            >>> run.imbalance().columns[:5]
+            ['rank', 'late', 'share', 'since', 'until']
         """
-        return self._own.imbalance()
+        return telling_first(self._own.imbalance())
 
     def kernels(
         self,
@@ -395,10 +401,10 @@ class Analyzer:
             (10, 'forward', 'at::native::layer_kernel<float>')
         """
         if by is None:
-            return self._recorded.kernels(rank, kind=kind, name=name)
+            return telling_first(self._recorded.kernels(rank, kind=kind, name=name))
         asked.texts("kind", kind)
         asked.texts("name", name)
-        return self._traced.kernels_by(rank, by, compat)
+        return telling_first(self._traced.kernels_by(rank, by, compat))
 
     def compare(
         self, after: Analyzer, rank: int | None = None
@@ -428,10 +434,11 @@ class Analyzer:
             HaiprofError: the runs have no rank in common, or ``of`` is none of these.
 
         Example:
-            >>> trace.differences(trace, rank=0).columns[4:8]
+            >>> trace.differences(trace, rank=0).columns[1:5]
             ['name', 'control_count', 'test_count', 'control_total']
         """
-        return self._traced.differences(_another(after, "after", "later")._traced, rank, of=of)
+        later = _another(after, "after", "later")._traced
+        return telling_first(self._traced.differences(later, rank, of=of))
 
     def stack_changes(
         self,
@@ -546,8 +553,9 @@ class Analyzer:
         """
         found = self._traced.recommendations(rank)
         if self.traced or self._in_detail(rank) is not self._traced:
-            return found
-        return finding_answers.recommendations(self._ranks, self._recorded, found, rank)
+            return telling_first(found)
+        every = finding_answers.recommendations(self._ranks, self._recorded, found, rank)
+        return telling_first(every)
 
     def ledger(self, rank: int | None = None, step: int | None = None) -> pl.DataFrame:
         """Return what each nanosecond of each rank went to: one row per cause, the longest first.
@@ -570,11 +578,11 @@ class Analyzer:
         """
         asked.whole("step", step)
         if not self.traced:
-            return ledger_answers.frame(self._ranks, rank, step)
+            return telling_first(ledger_answers.frame(self._ranks, rank, step))
         steps, waits = self.steps(rank), self.distributed(rank).steps
         if step is not None and step not in (there := steps["step"].drop_nulls().to_list()):
             raise asked.steps(f"{self._ranks.where}: ledger()", step, there)
-        return ledger_answers.of_traces(steps, waits, step)
+        return telling_first(ledger_answers.of_traces(steps, waits, step))
 
     def on_one_clock(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Return a frame of several hosts with all times converted to the reference's clock.

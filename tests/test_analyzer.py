@@ -26,22 +26,24 @@ def analyzer(tmp_path: Path) -> Analyzer:
     return Analyzer(runs.make_run(tmp_path / "r", ranks=3))
 
 
-def test_frames_lead_with_who_and_follow_the_schema(analyzer: Analyzer) -> None:
-    leading = ["node", "rank", "pid"]
+def test_frames_begin_with_the_rank_and_follow_the_schema(analyzer: Analyzer) -> None:
+    def columns(*names: str) -> list[str]:
+        return ["rank", *names, "node", "pid"]
+
     assert analyzer.ranks == [0, 1, 2]
-    assert analyzer.steps().columns == [*leading, "step", "start", "duration"]
+    assert analyzer.steps().columns == columns("step", "start", "duration")
     phase_columns = ["step", "name", "category", "duration", "count", "start"]
-    assert analyzer.phases().columns == leading + phase_columns
+    assert analyzer.phases().columns == columns(*phase_columns)
     for frame, table in (
         (analyzer.spans(), schema.SPANS),
         (analyzer.events(), schema.EVENTS),
         (analyzer.samples(), schema.SAMPLES),
         (analyzer.device_spans(), schema.DEVICE_SPANS),
     ):
-        assert frame.columns == leading + [c.name for c in table.columns]
+        assert frame.columns == columns(*(c.name for c in table.columns))
     described = [c.name for c in schema.KERNELS.columns]
     described += ["step", "phase", "demangled", "short"]
-    assert analyzer.kernels().columns == leading + described
+    assert analyzer.kernels().columns == columns(*described)
 
 
 def test_one_rank_is_that_rank_only(analyzer: Analyzer) -> None:

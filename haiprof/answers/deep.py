@@ -223,7 +223,7 @@ class TraceAnswers:
             HaiprofError: ``points`` is not a positive integer.
 
         Example:
-            >>> trace.memory().peaks.columns[4:8]
+            >>> trace.memory().peaks.columns[1:5]
             ['kind', 'device', 'time', 'allocated']
         """
         asked.whole("points", points, 1)
@@ -243,7 +243,7 @@ class TraceAnswers:
         See :func:`haiprof.views.trace.modules.modules`.
 
         Example:
-            >>> trace.modules().columns[4:8]
+            >>> trace.modules().columns[1:5]
             ['module', 'parent', 'depth', 'name']
         """
         return self._in_detail(rank)._view(rank, modules.modules)
@@ -259,7 +259,7 @@ class TraceAnswers:
             HaiprofError: ``of`` is neither.
 
         Example:
-            >>> trace.flames(of="calls").columns[4:8]
+            >>> trace.flames(of="calls").columns[1:5]
             ['path', 'parent', 'depth', 'name']
         """
         asked.one_of("of", of, modules.OF)
@@ -275,7 +275,7 @@ class TraceAnswers:
         and covers all ranks. See :mod:`haiprof.views.trace.distributed`.
 
         Example:
-            >>> trace.distributed().steps.columns[4:8]
+            >>> trace.distributed().steps.columns[1:5]
             ['step', 'duration', 'compute', 'overlap']
         """
         chosen = self._ranks.jobs(rank)
@@ -291,7 +291,7 @@ class TraceAnswers:
         See :func:`haiprof.views.trace.stragglers.stragglers`.
 
         Example:
-            >>> trace.stragglers().columns[4:8]
+            >>> trace.stragglers().columns[1:5]
             ['collectives', 'last', 'caused', 'ratio']
         """
         return matched(self._ranks).stragglers
@@ -379,7 +379,7 @@ class TraceAnswers:
         Example:
             >>> trace.idle(rank=0).select("stream", "category", "idle").rows()[:2]
             [(7, 'host_wait', 70000), (7, 'kernel_wait', 0)]
-            >>> trace.idle(rank=0, by="device").columns[4:7]
+            >>> trace.idle(rank=0, by="device").columns[1:4]
             ['device', 'cause', 'idle']
         """
         asked.one_of("by", by, idle_frames.BY)
@@ -404,7 +404,7 @@ class TraceAnswers:
         See :func:`haiprof.views.trace.launches.launches`.
 
         Example:
-            >>> trace.launches(rank=0).columns[4:8]
+            >>> trace.launches(rank=0).columns[1:5]
             ['row', 'runtime', 'call', 'kind']
         """
         return self._in_detail(rank)._view(rank, launches.launches)
@@ -458,7 +458,7 @@ class TraceAnswers:
             HaiprofError: ``by`` is neither ``name`` nor ``kernel``.
 
         Example:
-            >>> trace.annotations(rank=0, by="kernel").columns[4:8]
+            >>> trace.annotations(rank=0, by="kernel").columns[1:5]
             ['name', 'kernel', 'kind', 'calls']
         """
         asked.one_of("by", by, annotations_view.BY)
@@ -471,7 +471,7 @@ class TraceAnswers:
         See :func:`haiprof.views.trace.bandwidth.bandwidth`.
 
         Example:
-            >>> trace.bandwidth().columns[4:8]
+            >>> trace.bandwidth().columns[1:5]
             ['device', 'kind', 'time', 'bandwidth']
         """
         return self._view(rank, bandwidth_view.bandwidth)
@@ -484,7 +484,7 @@ class TraceAnswers:
         See :func:`haiprof.views.trace.kernel_breakdown.by_kind`.
 
         Example:
-            >>> trace.kernel_kinds(rank=0).columns[4:]
+            >>> trace.kernel_kinds(rank=0).columns[1:-3]
             ['device', 'kind', 'time', 'ratio']
         """
         return self._view(
@@ -520,7 +520,7 @@ class TraceAnswers:
         See :func:`haiprof.views.trace.as_other_tools.msprof_step_trace.step_trace`.
 
         Example:
-            >>> trace.step_trace(rank=0).columns[4:8]
+            >>> trace.step_trace(rank=0).columns[1:5]
             ['step', 'start', 'duration', 'computing']
         """
         return self._view(rank, msprof_step_trace.step_trace)
@@ -531,7 +531,7 @@ class TraceAnswers:
         See :func:`haiprof.views.trace.as_other_tools.msprof_op_statistics.op_statistics`.
 
         Example:
-            >>> trace.op_statistics(rank=0).columns[4:8]
+            >>> trace.op_statistics(rank=0).columns[1:5]
             ['op', 'unit', 'count', 'total']
         """
         return self._in_detail(rank)._view(rank, msprof_op_statistics.op_statistics)
@@ -542,7 +542,7 @@ class TraceAnswers:
         See :func:`haiprof.views.trace.cupti_counters.cupti_counters`.
 
         Example:
-            >>> trace.hardware_counters().columns[4:8]
+            >>> trace.hardware_counters().columns[1:5]
             ['start', 'duration', 'name', 'op']
         """
         deep = self._in_detail(rank)
@@ -569,7 +569,7 @@ class TraceAnswers:
             HaiprofError: no operator's name has that, or ``shortest`` is not a positive integer.
 
         Example:
-            >>> trace.sequences(rank=0, shortest=1).columns[4:8]
+            >>> trace.sequences(rank=0, shortest=1).columns[1:5]
             ['operator', 'sequence', 'count', 'device']
         """
         asked.texts("operator", [operator])
@@ -643,7 +643,7 @@ class TraceAnswers:
             HaiprofError: no trace has such a step, range, operator or kernel.
 
         Example:
-            >>> trace.what_if(rank=0, kind="computation", factor=0.5).columns[5:]
+            >>> trace.what_if(rank=0, kind="computation", factor=0.5).columns[2:8]
             ['what', 'name', 'factor', 'before', 'after', 'saving']
         """
         asked.whole("step", step)

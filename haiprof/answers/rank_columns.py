@@ -1,19 +1,39 @@
-"""Columns that identify processes: combines views of single traces into frames of all ranks.
-
-Tests: tests/answers/test_traced.py.
-"""
+"""Columns that identify processes: combines views of single traces into frames of all ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import count
+from typing import Any, Final, TypeVar
 
 import polars as pl
 
 from haiprof.runs import Process
 
-#: Columns in front of every frame: the process of each row.
+#: Columns in front of every frame of answers: the process of each row.
 WHO = {"node": pl.Categorical(), "rank": pl.Int64(), "pid": pl.Int64(), "session": pl.UInt32()}
+
+
+#: How they begin, and which of them seldom say anything to who reads a frame.
+_LEADING: Final = ["node", "rank", "pid"]
+_SELDOM: Final = ("node", "pid", "session")
+_Answer = TypeVar("_Answer")
+
+
+def telling_first(answer: _Answer) -> _Answer:
+    """Return an answer, a frame or a named tuple of some, as a user sees it: ``rank`` comes first.
+
+    Then come the columns that say something, and last those that only identify the process: of a
+    wide frame neither a terminal nor a notebook shows all columns.
+    """
+    changed: Any = answer
+    if isinstance(answer, pl.DataFrame):
+        if answer.columns[:3] == _LEADING:
+            last = [name for name in _SELDOM if name in answer.columns]
+            changed = answer.select("rank", pl.exclude("rank", *last), *last)
+    elif isinstance(answer, tuple) and hasattr(answer, "_make"):
+        changed = answer._make(map(telling_first, answer))
+    return changed  # type: ignore[no-any-return]
 
 
 def session_of(process: Process) -> int | None:

@@ -261,7 +261,7 @@ class RecordedAnswers:
         :func:`haiprof.views.run.graphs.replays`.
 
         Example:
-            >>> run.graph_replays().columns[4:8]
+            >>> run.graph_replays().columns[2:6]
             ['name', 'replays', 'steps', 'total']
         """
         return self._ranks.frames(

@@ -16,6 +16,9 @@ import { Search } from "./ui/search.ts";
 import { Themes } from "./ui/themes.ts";
 import { Tip } from "./ui/tip.ts";
 
+/** As many ranks are offered as buttons. */
+const MOST_BUTTONS = 8;
+
 export class App implements Page {
   place: Place;
   readonly search = new Search(this);
@@ -32,6 +35,8 @@ export class App implements Page {
   private shown: Frame[] = [];
   private tabLinks = new Map<string, HTMLElement>();
   private rankChoice?: HTMLSelectElement;
+  /** Whether the address, a link or a key has named a rank. */
+  private rankAsked = false;
   private watch = new IntersectionObserver((entries) => this.seen(entries), { rootMargin: "200px" });
   private sizes = new ResizeObserver((entries) => this.resized(entries));
   private hovered?: Frame;
@@ -93,7 +98,8 @@ export class App implements Page {
 
   private visit(spot: Spot): void {
     const tab = this.known(spot.tab);
-    const { rank = this.place.rank ?? this.document.chosen_ranks[0] } = spot;
+    this.rankAsked ||= spot.rank !== undefined;
+    const rank = spot.rank ?? this.usualRank(tab);
     this.place = { ...spot, tab, rank };
     if (spot.from !== undefined || spot.view) {
       const axis = this.axis(tab, "run");
@@ -107,6 +113,14 @@ export class App implements Page {
     if (spot.marks) this.sharedOf("run").marks = [...spot.marks];
     this.drawTab();
     void this.reveal(spot);
+  }
+
+  /** As long as nobody asks for a rank, it is one that the tab has something of. */
+  private usualRank(tab: string): number | undefined {
+    const before = this.place.rank ?? this.document.chosen_ranks[0];
+    const { sections = [] } = this.document.tabs.find((each) => each.id === tab) ?? {};
+    const ranks = sections.map(({ rank }) => rank).filter((rank) => rank !== undefined);
+    return this.rankAsked || !ranks.length || ranks.includes(before) ? before : ranks[0];
   }
 
   /** A moment is shown with what is around it, a range with some room. */
@@ -160,6 +174,7 @@ export class App implements Page {
   }
 
   private setRank(rank: number): void {
+    this.rankAsked = true;
     this.place.rank = rank;
     this.drawTab();
     this.remember();
@@ -168,7 +183,11 @@ export class App implements Page {
 
   chooseTab(index: number): void {
     const tab = this.document.tabs[index];
-    if (tab) this.go({ tab: tab.id, rank: this.place.rank });
+    if (tab) this.goTo(tab.id);
+  }
+
+  private goTo(tab: string): void {
+    this.go({ tab, rank: this.rankAsked ? this.place.rank : undefined });
   }
 
   // Axes
@@ -244,7 +263,7 @@ export class App implements Page {
       onclick: (event: MouseEvent) => {
         if (event.ctrlKey || event.metaKey || event.shiftKey) return;
         event.preventDefault();
-        this.go({ tab: tab.id, rank: this.place.rank });
+        this.goTo(tab.id);
       },
     }, tab.title)]));
     const ranks = this.document.chosen_ranks;
@@ -312,7 +331,9 @@ export class App implements Page {
     const ofRanks = all.filter(({ section }) => section.rank !== undefined);
     if (!ofRanks.length || shown.some(({ section }) => section.rank !== undefined)) return [];
     const ranks = [...new Set(ofRanks.map(({ section }) => section.rank!))];
-    return [h("p.empty", {}, `This file has no more of rank ${this.place.rank}; it has of ${ranksText(ranks)}.`)];
+    const open = (rank: number): HTMLElement => h("button.tool", { type: "button", onclick: () => this.setRank(rank) }, `rank ${rank}`);
+    return [h("p.empty", {}, `This file has no more of rank ${this.place.rank}; it has of ${ranksText(ranks)}. `,
+      ...(ranks.length <= MOST_BUTTONS ? ranks.map(open) : []))];
   }
 
   private headline(tab: string): HTMLElement[] {

@@ -23,7 +23,7 @@ def test_each_metric_of_each_process_is_a_row(tmp_path: Path) -> None:
     ]
     runs.write_closed(folder, schema.SAMPLES, rows)
     found = Analyzer(run).metrics()
-    assert found.columns[:4] == ["node", "rank", "pid", "metric"]
+    assert found.columns[:2] == ["rank", "metric"]
     columns = ("rank", "metric", "instances", "samples", "min", "mean", "max")
     assert found.select(columns).rows() == [
         (0, "gpu.util.percent", 2, 2, 10.0, 25.0, 40.0),

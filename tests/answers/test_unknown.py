@@ -50,7 +50,7 @@ def test_one_view_of_one_rank(tmp_path: Path) -> None:
     run = Analyzer(tmp_path)
     frame = run.unknown("memory", rank=1)
     assert frame.columns == [
-        "node", "rank", "pid", "session", "view", "missing", "consequence", "why",
+        "rank", "view", "missing", "consequence", "why", "node", "pid", "session",
     ]  # fmt: skip
     assert set(frame["view"]) == {"memory"}
     assert set(frame["rank"]) == {1}

@@ -152,8 +152,9 @@ def judge(truth: Truth, findings: Findings) -> Row:
         row = dataclasses.replace(row, ranks=sorted(ours.get("ranks") or ()) == truth["ranks"])
     if truth["places"]:
         line = ours.get("line") or ""
-        function = line.partition(" (")[0].rpartition(".")[2]
-        row = dataclasses.replace(row, place=function in truth["places"])
+        # A comprehension is a function within a function.
+        names = line.partition(" (")[0].split(".")
+        row = dataclasses.replace(row, place=not set(truth["places"]).isdisjoint(names))
     return row
 
 

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,8 +90,14 @@ def step_times(ranks: int, steps: int) -> np.ndarray[Any, Any]:
     return np.asarray(times)
 
 
-def whole(path: Path, ranks: int = 8, steps: int = 240, compared: bool = False) -> Path:
-    """Write a page on a run with every kind of section."""
+def whole(
+    path: Path,
+    ranks: int = 8,
+    steps: int = 240,
+    compared: bool = False,
+    lanes_of: Sequence[int] = (0, 5),
+) -> Path:
+    """Write a page on a run with every kind of section, with lanes of some ranks."""
     blob, detail = Blob(0), Blob(1)
     times = step_times(ranks, steps)
     starts = np.concatenate([[4.0], 4.0 + np.cumsum(times.max(0))])
@@ -99,7 +106,7 @@ def whole(path: Path, ranks: int = 8, steps: int = 240, compared: bool = False) 
         {"id": "wrong", "title": "What is wrong", "sections": _wrong(starts, steps)},
         {"id": "run", "title": "Run", "sections": _run(blob, starts, times, duration, compared)},
         {"id": "ranks", "title": "Ranks", "sections": _ranks(blob, times, compared)},
-        {"id": "step", "title": "Step", "sections": _step(detail, starts, times)},
+        {"id": "step", "title": "Step", "sections": _step(detail, starts, times, lanes_of)},
         {"id": "code", "title": "Code", "sections": _code(detail, compared)},
         {"id": "machine", "title": "Machine", "sections": _machine(blob, duration)},
         {"id": "missing", "title": "Not recorded", "sections": _missing()},
@@ -307,10 +314,10 @@ def _ranks(blob: Blob, times: np.ndarray[Any, Any], compared: bool) -> list[dict
 
 
 def _step(
-    blob: Blob, starts: np.ndarray[Any, Any], times: np.ndarray[Any, Any]
+    blob: Blob, starts: np.ndarray[Any, Any], times: np.ndarray[Any, Any], ranks: Sequence[int]
 ) -> list[dict[str, Any]]:
     sections = []
-    for rank in (0, min(5, len(times) - 1)):
+    for rank in dict.fromkeys(min(rank, len(times) - 1) for rank in ranks):
         shares = np.array([0.2, 0.28, 0.38, 0.09, 0.05])
         lengths = (times[rank][:, None] * shares).ravel()
         begins = (

@@ -89,6 +89,23 @@ def test_a_finding_leads_to_the_step_of_its_rank(browser: Hands, page: Path) -> 
     assert 0.3 < high - low < 0.6
 
 
+def test_a_rank_without_lanes_is_not_shown_unless_it_is_asked_for(
+    browser: Hands, tmp_path: Path
+) -> None:
+    document.build()
+    of_one = document.whole(tmp_path / "report.html", lanes_of=[5])
+    browser.show(of_one)
+    browser.key("4")
+    assert where(browser) | {"tab": "step", "rank": "5"} == where(browser)
+    browser.until("document.querySelector('[data-kind=lanes] canvas') !== null")
+    browser.show(of_one, "#tab=step&rank=0")
+    browser.until("document.querySelector('main').innerText.includes('no more of rank 0')")
+    assert where(browser)["rank"] == "0"
+    browser.click("button:text(rank 5)")
+    browser.until("document.querySelector('[data-kind=lanes] canvas') !== null")
+    assert where(browser)["rank"] == "5"
+
+
 def test_a_link_shows_the_same(browser: Hands, page: Path) -> None:
     browser.show(page, "#tab=run")
     browser.drag("[data-kind=series] .u-over", 0.2, 0.5)

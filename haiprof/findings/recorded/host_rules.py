@@ -16,7 +16,7 @@ from haiprof.findings.finding import LEAST, SURE, Evidence, Finding
 from haiprof.findings.recorded.beside_rules import SAVE_LATER
 from haiprof.findings.recorded.case import Case, Numbers, Rank
 from haiprof.findings.recorded.doing import AWAY, OTHERS_GIL, STOPPED
-from haiprof.findings.recorded.hot import function_of, functions, most_in
+from haiprof.findings.recorded.hot import apart, function_of, functions, most_in
 from haiprof.findings.recorded.slow import scattered
 from haiprof.views.run import slower
 from haiprof.views.run.blocks import Share
@@ -28,6 +28,8 @@ _MOSTLY: Final = 0.5
 _SELDOM: Final = 0.7
 #: A start that takes less is not worth a finding, ns.
 _START_NS: Final = 5_000_000_000
+#: What has this share of its samples in the slower steps came with them.
+_BEGAN: Final = 0.9
 #: With fewer samples nothing is said of where steps have become slower.
 _SAMPLES: Final = 20
 #: Share of the steps in the queue of a CPU from which on they vary for that reason.
@@ -77,18 +79,19 @@ def evaluations(_: Case, rank: Rank) -> Iterator[Finding]:
     if not (often or much) or share.low < LEAST:
         return
     rows = rank.lines.filter(~pl.col("worker"), pl.col("cause") == "evaluation")
-    hot = next(iter(functions(rows, int(rows["samples"].sum()))), None)
+    trained = rank.lines.filter(~pl.col("worker"), pl.col("cause").is_in(WORK[:-1]))
+    line = apart(rows, trained) or most_in(rows)
     yield _finding(
         rank,
         "logging",
         "Training stops to evaluate, in "
-        f"{times} of {len(part)} steps" + (f", in {hot.line}" if hot else ""),
+        f"{times} of {len(part)} steps" + (f", in {line}" if line else ""),
         "evaluate less often, on fewer batches, or in a process of its own",
         int(part.sum()),
         share,
         "evaluation",
         0.9,
-        line=hot.line if hot else None,
+        line=line,
         steps=rank.extent(part),
     )
 
@@ -142,6 +145,8 @@ def other_threads(_: Case, rank: Rank) -> Iterator[Finding]:
     if not as_hot.counts:
         return
     lost = rank.spent(as_hot.by_cause)
+    at = slower.since(rank.ledger)
+    began = at is not None and int(blocked.filter("later")["samples"].sum()) >= _BEGAN * count
     yield Finding(
         kind="gil",
         problem=f"Another thread keeps Python's lock (GIL) from the training thread, in {line}",
@@ -154,6 +159,7 @@ def other_threads(_: Case, rank: Rank) -> Iterator[Finding]:
         confidence=0.85,
         phase=as_hot.cause,
         line=line,
+        since=int(rank.ledger.group[at]) if began else None,
         evidence=(Evidence("stacks", "waits for the GIL", count, "samples", every),),
         command="haiprof stacks",
     )

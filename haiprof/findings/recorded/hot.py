@@ -27,6 +27,8 @@ _LINE: Final = re.compile(r":\d+\)$")
 _PHASES: Final = ("input", "forward", "recompute", "backward", "optimizer")
 #: Files of torch whose functions change gradients or weights as a part of the update.
 _UPDATES: Final = r"/torch/(nn/utils|optim|amp)/"
+#: A function of torch's modules that is a part of it, too.
+_ZERO_GRAD: Final = "zero_grad"
 #: Packages that do not call the phases, although they are called in between.
 _NO_FRAMEWORK: Final = ("torch", "haiprof", PYTHON, IMPORTLIB)
 #: Of fewer samples no share is worth the name.
@@ -95,6 +97,30 @@ def functions(lines: pl.DataFrame, of: int) -> list[Hot]:
     groups = in_functions.group_by("of", maintain_order=True)
     found = [_hot(str(name), rows, of) for (name,), rows in groups]
     return sorted(found, key=lambda hot: -hot.samples)
+
+
+def apart(lines: pl.DataFrame, trained: pl.DataFrame) -> str | None:
+    """Return the line of the innermost function that most samples are in and training is not.
+
+    Args:
+        lines: samples of what is done besides.
+        trained: those of the phases.
+    """
+    known = {
+        _LINE.sub(")", frame)
+        for path in trained["path"].drop_nulls().unique().to_list()
+        for frame in path.split(SEPARATOR)
+    }
+    counts: dict[str, Counter[str]] = {}
+    for path, samples in lines.select("path", "samples").drop_nulls().iter_rows():
+        for frame in reversed(path.split(SEPARATOR)):
+            function = _LINE.sub(")", frame)
+            if function not in known:
+                counts.setdefault(function, Counter())[frame] += samples
+                break
+    most = max(counts.values(), key=lambda each: each.total(), default=None)
+    enough = _MOST_OF_THEM * int(lines["samples"].sum())
+    return most.most_common(1)[0][0] if most and most.total() >= enough else None
 
 
 def most_in(lines: pl.DataFrame) -> str | None:
@@ -252,7 +278,9 @@ def frameworks(lines: pl.DataFrame, of: int) -> list[Hot]:
         lines: as :func:`between_phases` returns them.
         of: number of samples that the shares are of.
     """
-    own = lines.filter(pl.col("framework") != "", pl.col("doing").is_in((TENSORS, PYTHON_CODE)))
+    of_update = pl.col("function").str.ends_with(_ZERO_GRAD).fill_null(value=False)
+    works = pl.col("doing").is_in((TENSORS, PYTHON_CODE))
+    own = lines.filter(pl.col("framework") != "", works, ~of_update)
     named = own.with_columns(
         pl.when(pl.col("package").is_not_null())
         .then(pl.format("{} ({})", "function", pl.col("file").map_elements(short_file, pl.String)))

@@ -147,17 +147,26 @@ def _since(found: list[Finding]) -> list[Finding]:
         for one in found
         if one.kind == "regression" and one.line is not None
     }
+    regressions = [one for one in found if one.kind == "regression"]
     joined: list[Finding] = []
     taken: list[Finding] = []
     for one in found:
         slower = later.get((one.ranks, one.phase, _function(one.line)))
-        if one.kind in _OF_LINES and slower is not None:
+        if one.kind == "gil" and one.since is not None:
+            slower = next((each for each in regressions if _explains(one, each)), None)
+        if one.kind in (*_OF_LINES, "gil") and slower is not None:
             problem = f"{one.problem}, from step {slower.since} on"
             joined.append(
                 dataclasses.replace(one, problem=problem, since=slower.since, until=slower.until)
             )
             taken += [one, slower]
     return [*joined, *(one for one in found if one not in taken)]
+
+
+def _explains(gil: Finding, slower: Finding) -> bool:
+    """Whether steps are slower because another thread has the GIL from the same step on."""
+    same = (gil.ranks, gil.since) == (slower.ranks, slower.since)
+    return same and (gil.lost_ns or 0) >= _MOSTLY * (slower.lost_ns or 0)
 
 
 def _function(line: str | None) -> str | None:
@@ -190,6 +199,8 @@ def _with_causes(found: list[Finding]) -> list[Finding]:
     return [*replaced, *(one for one in found if one not in taken)]
 
 
+#: What explains this share of a loss explains it.
+_MOSTLY: Final = 0.5
 #: What may come in any function: that of each rank is another one.
 _ANYWHERE: Final = ("garbage_collection",)
 #: What has a name of its own, and advice that fits better than that on a late rank.

@@ -115,6 +115,13 @@ def test_the_frameworks_own_work_has_its_name_and_no_line_of_the_job() -> None:
     assert finding.lost_ns == STEPS * 40 * MS
 
 
+def test_gradients_that_a_framework_zeroes_are_a_part_of_the_update() -> None:
+    zeroes = {"outer": "transformers torch", "package": "torch", "function": "Module.zero_grad",
+              "file": "/x/site-packages/torch/nn/modules/module.py"}  # fmt: skip
+    glue = line("other", 30, FIT, path=FIT, **zeroes, **NATIVE)
+    assert found(rank(life({"other": 40}), [glue, *trained(at=FIT)])) == []
+
+
 def test_a_callback_of_the_job_is_named_and_not_the_framework_that_calls_it() -> None:
     text = "Keeps.on_train_batch_end (/job/keeps.py:4)"
     keeps = line("other", 30, text, path=f"{FIT};{text}", **NATIVE)

@@ -124,6 +124,21 @@ def test_a_thread_that_keeps_the_gil() -> None:
     assert (finding.kind, finding.line) == ("gil", "spin (/job/watch.py:3)")
 
 
+def test_a_thread_that_keeps_the_gil_from_some_step_on_is_why_steps_are_slower() -> None:
+    own = life(seldom={n: {"backward": 90.0} for n in range(60, STEPS)})
+
+    def blocked(samples: int, later: bool) -> dict[str, Any]:
+        return line("backward", samples, state="waiting", waits_in="futex_wait_queue", gil=False,
+                    blocked_by="spin (/job/watch.py:3)", later=later)  # fmt: skip
+
+    (finding,) = found(rank(own, [blocked(18, True), *torch_lines(90)]))
+    assert (finding.kind, finding.since) == ("gil", 60)
+    assert finding.problem.endswith("in spin (/job/watch.py:3), from step 60 on")
+    # One that had it before, too, does not explain it.
+    always = [blocked(10, True), blocked(10, False), *torch_lines(90)]
+    assert sorted(kinds(rank(own, always))) == ["gil", "regression"]
+
+
 def test_compiling_again_is_found_but_not_the_first_time() -> None:
     first = [span(100, 500, "compile", "f")]
     assert kinds(rank(life(spans=first), torch_lines(100))) == []
@@ -384,6 +399,19 @@ def test_evaluation_is_a_fault_only_if_it_is_frequent_and_long() -> None:
     # After each of its epochs.
     assert evaluating(40, 2000, 400) == ["logging judge (/job/train.py:70)"]
     assert evaluating(40, 500, 400) == []
+
+
+def test_what_evaluates_is_named_and_not_the_model_that_it_calls() -> None:
+    own = life(seldom={n: {"eval": 100.0} for n in range(0, STEPS, 5)})
+    main, net = "main (/job/train.py:1)", "Net.forward (/job/net.py:2)"
+    judge = "judge (/job/train.py:70)"
+    lines = [
+        line("forward", 80, net, path=f"{main};{net}", gil=False, **TORCH),
+        line("evaluation", 20, net, path=f"{main};{judge};{net}", gil=False, **TORCH),
+    ]
+    (finding,) = found(rank(own, lines))
+    assert (finding.kind, finding.line) == ("logging", judge)
+    assert finding.problem.endswith(f", in {judge}")
 
 
 def test_threads_that_communicate_and_have_no_cpu() -> None:
