@@ -7,7 +7,6 @@ those wait for elsewhere is not known there, and so nobody is blamed for it.
 from __future__ import annotations
 
 import json
-import os
 import resource
 import signal
 import sys
@@ -33,8 +32,6 @@ from haiprof.sources.own import open_run
 #: CPU time, s, and memory, bytes, that it may take; far more than any run needs.
 _CPU_S: Final = 60
 _MEMORY: Final = 4 << 30
-#: Lower priority than the recorder's, by so much: its answer must come while it is of use.
-_NICE: Final = 5
 #: What makes steps slower takes at least this part of what they take longer.
 _PART: Final = 0.5
 #: A line that was seen less often may be so by chance.
@@ -57,9 +54,10 @@ def main() -> None:
     end of one window (ns UTC) or of two: if steps have become slower, those before and after.
     """
     seconds, folder, node, *edges = sys.argv[1:]
+    # It keeps the recorder's priority: with a lower one it takes minutes where other programs take
+    # the cores, and that must be said while it is of use.
     # Should whoever wants to know this have ended, nobody else ends us.
     signal.alarm(int(seconds))
-    os.nice(_NICE)
     resource.setrlimit(resource.RLIMIT_CPU, (_CPU_S, _CPU_S))
     resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY, _MEMORY))
     found, problem = [], None

@@ -17,8 +17,9 @@ from haiprof.common.live_findings import Found, found_of
 from haiprof.recorder.answering import Answering
 from haiprof.recorder.launch import import_paths
 
-#: How long it may take, with the time until what it looks at is over, s.
-SECONDS: Final = 90
+#: How long it may take, with the time until what it looks at is over, s: other programs may have
+#: all cores.
+SECONDS: Final = 180
 _PROGRAM: Final = (
     "import os, sys; sys.path[:] = {paths!r}; os.environ['POLARS_MAX_THREADS'] = '1'; "
     "from haiprof.answers.live import main; main()"

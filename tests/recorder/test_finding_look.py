@@ -33,7 +33,7 @@ def test_it_is_told_where_to_look(monkeypatch: pytest.MonkeyPatch) -> None:
     given = json.dumps({"findings": [GIVEN], "problem": None})
     program = f"import sys; print({given!r}.replace('move it', ' '.join(sys.argv[1:])))"
     (found,) = answer(monkeypatch, program)
-    assert found == FOUND._replace(advice="90 runs/r n0 1 2 3 4")
+    assert found == FOUND._replace(advice="180 runs/r n0 1 2 3 4")
 
 
 def test_texts_cannot_control_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,15 @@ import polars as pl
 
 from haiprof.findings.finding import LEAST, Evidence, Finding
 from haiprof.findings.recorded.case import Case, Rank
-from haiprof.findings.recorded.doing import PIPED, PROGRAM, PYTHON_CODE, SLEEPING, THREAD
-from haiprof.findings.recorded.hot import Hot, between_phases, branches, frameworks, tensor_work
+from haiprof.findings.recorded.doing import PIPED, PROGRAM, PYTHON_CODE, READING, SLEEPING, THREAD
+from haiprof.findings.recorded.hot import (
+    Hot,
+    between_phases,
+    branches,
+    frameworks,
+    function_of,
+    tensor_work,
+)
 from haiprof.views.run.ledger import WORK
 
 #: Most of what a function's samples do decides what it is called.
@@ -30,8 +37,13 @@ SAVE_LATER: Final = (
 _WRITTEN: Final = "io.syscall_write.bytes_per_s"
 _NATIVE: Final = 0.2
 _MUCH: Final = 100_000
+#: … or samples in which it waits until what it wrote is on the disk: so many, and this share of
+#: those in which it waits for the disk.
+_FEWEST_SYNCED: Final = 3
+_SYNCED: Final = 0.05
 #: The line in the text of a frame.
 _NUMBER: Final = r":\d+\)"
+_LINE_NUMBER: Final = re.compile(_NUMBER)
 #: A function saves checkpoints if it has this share of its samples where torch saves.
 _SAVES: Final = 0.25
 _WHAT: Final = {
@@ -126,7 +138,8 @@ def _away(rank: Rank, steps: pl.DataFrame) -> Iterator[Finding]:
         of_line = steps.filter(pl.col("line") == hot.line, pl.col("doing") == hot.doing)
         seldom = int(of_line.filter(pl.col("slow"))["samples"].sum())
         writes = hot.native >= _NATIVE and hot.cause == "other" and _writes(rank)
-        logs = hot.logs >= _MOSTLY or (writes and hot.doing != SLEEPING)
+        synced = hot.doing == READING and _synced(steps, hot)
+        logs = hot.logs >= _MOSTLY or synced or (writes and hot.doing != SLEEPING)
         where = "between the phases" if hot.cause == "other" else f"in {hot.cause}"
         # What it does before and after torch writes is a part of the checkpoint.
         saving = _saving(rank, hot)
@@ -137,7 +150,7 @@ def _away(rank: Rank, steps: pl.DataFrame) -> Iterator[Finding]:
             kind="blocking_checkpoint" if saving else "logging" if logs else "host_code",
             problem=f"Training waits while checkpoints are saved, in {hot.line}"
             if saving
-            else f"The training thread {_WHAT.get(hot.doing, 'works')} {where}, in {hot.line}"
+            else f"The training thread {_what(hot, synced)} {where}, in {hot.line}"
             + ("" if hot.within else f", called from {hot.function}")
             + _meanwhile(of_line),
             advice=SAVE_LATER
@@ -159,6 +172,18 @@ def _away(rank: Rank, steps: pl.DataFrame) -> Iterator[Finding]:
             ),
             command="haiprof stacks --flame",
         )
+
+
+def _what(hot: Hot, synced: bool) -> str:
+    return "writes files" if synced else _WHAT.get(hot.doing, "works")
+
+
+def _synced(lines: pl.DataFrame, hot: Hot) -> bool:
+    """Whether a function waits for the disk because it writes: few samples show in which call."""
+    same = function_of("line") == _LINE_NUMBER.sub(")", hot.line)
+    waits = lines.filter(same, pl.col("doing") == READING)
+    synced = int(waits.filter("logs")["samples"].sum())
+    return synced >= _FEWEST_SYNCED and synced >= _SYNCED * int(waits["samples"].sum())
 
 
 def _meanwhile(lines: pl.DataFrame) -> str:

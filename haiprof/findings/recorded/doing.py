@@ -35,6 +35,8 @@ _SOCKETS: Final = r"wait_woken|recvfrom|recvmsg|\baccept|poll|select"
 _CHILDREN: Final = r"\b(do_wait|wait4|waitid|kernel_clone|vfork|wait_for_vfork_done)\b"
 _WRITES: Final = "pipe_write|n_tty_write|tty_write|fsync|jbd2|sync_file|writeback|balance_dirty"
 _LOCKS: Final = "futex"
+#: A line of the job that waits for a disk in this share of its samples reads or writes in the rest.
+_ON_DISK: Final = 0.2
 
 SLEEPING, READING, PIPED, LOCKED, OTHERS_GIL = "sleeping", "reading", "piped", "locked", "gil"
 PROGRAM, THREAD = "program", "thread"
@@ -100,7 +102,7 @@ def doing(lines: pl.DataFrame) -> pl.DataFrame:
         | file.str.contains(r"/logging/(__init__|handlers)\.py$|/torch/utils/tensorboard/")
         | waits_in.str.contains(_WRITES)
     )
-    return lines.with_columns(
+    found = lines.with_columns(
         pl.when(state.is_in(("running", "ready")))
         .then(runs)
         .when(state == "stopped")
@@ -109,4 +111,12 @@ def doing(lines: pl.DataFrame) -> pl.DataFrame:
         .alias("doing"),
         logs.alias("logs"),
         outer.str.contains(rf"(^| ){IMPORTLIB}( |$)").alias("imports"),
+    )
+    # A call without the GIL from the job's own code may be an operator, or one of the system's.
+    in_job, of = package.is_null(), ("line", package.is_null())
+    on_disk = pl.when(pl.col("doing") == READING).then("samples").otherwise(0).sum().over(of)
+    reads = in_job & (pl.col("doing") == TENSORS)
+    reads &= on_disk >= _ON_DISK * pl.col("samples").sum().over(of)
+    return found.with_columns(
+        pl.when(reads).then(pl.lit(READING)).otherwise("doing").alias("doing")
     )

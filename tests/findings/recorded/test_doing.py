@@ -48,3 +48,14 @@ def test_what_it_waits_for(waits_in: str, more: dict[str, Any], expected: str) -
 def test_what_torch_waits_for_is_its_own_affair(waits_in: str, more: dict[str, Any]) -> None:
     """An operator waits for its threads, a loader for its processes, a job for its GPU."""
     assert done(waits_in, **more) not in doing.AWAY
+
+
+def test_a_line_that_waits_for_the_disk_reads_or_writes_in_its_calls_without_the_gil() -> None:
+    waits = line("other", 30, state="uninterruptible", waits_in="submit_bio_wait", gil=False)
+    calls = line("other", 70, gil=False)
+    elsewhere = line("other", 70, "mean (/job/train.py:3)", gil=False)
+    frame = pl.DataFrame([waits, calls, elsewhere], LINES_SCHEMA)
+    found = doing.doing(frame)["doing"].to_list()
+    assert found == [doing.READING, doing.READING, doing.TENSORS]
+    seldom = doing.doing(frame.with_columns(pl.Series("samples", [3, 70, 70])))
+    assert seldom["doing"].to_list() == [doing.READING, doing.TENSORS, doing.TENSORS]

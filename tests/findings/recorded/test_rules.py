@@ -110,6 +110,20 @@ def test_what_the_loop_calls_is_one_thing_whatever_it_calls_in_turn() -> None:
     assert finding.problem.endswith("in text (/job/log.py:8), called from say (/job/log.py)")
 
 
+def test_waiting_until_it_is_on_the_disk_is_logging() -> None:
+    def waits(samples: int, where: str) -> dict[str, Any]:
+        return line("other", samples, "keep (/job/log.py:9)", state="uninterruptible",
+                    waits_in=where, gil=False)  # fmt: skip
+
+    own = life({"other": 40})
+    few = [waits(25, "folio_wait_bit"), waits(4, "fsync"), *torch_lines(70)]
+    (finding,) = found(rank(own, few))
+    assert (finding.kind, finding.line) == ("logging", "keep (/job/log.py:9)")
+    assert finding.problem.startswith("The training thread writes files between the phases")
+    (other,) = found(rank(own, [waits(29, "folio_wait_bit"), *torch_lines(70)]))
+    assert other.kind == "host_code"
+
+
 def test_writing_is_logging() -> None:
     writes = line("other", 20, state="waiting", waits_in="pipe_write", gil=False)
     assert kinds(rank(life({"other": 25}), [writes, *torch_lines(80)])) == ["logging"]
