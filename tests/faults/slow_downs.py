@@ -114,16 +114,17 @@ class Row:
 
 
 class Cores:
-    """Has jobs wait until there are cores for all of their ranks."""
+    """Has jobs wait until there are cores for all of their ranks, and for what is beside them."""
 
     def __init__(self, count: int) -> None:
         """Begin with all of them free."""
-        self._free = count
+        self._free = self._count = count
         self._changed = threading.Condition()
 
     @contextlib.contextmanager
     def taken(self, count: int) -> Iterator[None]:
-        """Take some for a while."""
+        """Take some for a while; all, if there are not as many."""
+        count = min(count, self._count)
         with self._changed:
             self._changed.wait_for(lambda: self._free >= count)
             self._free -= count
@@ -192,7 +193,7 @@ def slow_down(name: str, seed: int, keep: Path, cores: Cores) -> Row:
     tasks = [{**begins, "more": {**begins["more"], "after": str(switch)}}] if begins else []
     case = Case(f"{name} begins", None, seed, "parallel" if world > 1 else "train",
                 job({**LONG, "seed": seed}, *tasks), world)  # fmt: skip
-    with cores.taken(2 if world > 1 or not begins else 1), training(case, keep) as folder:
+    with cores.taken(world + 1), training(case, keep) as folder:
         wait_for(lambda: len(times(folder, world)) > 60, 200, f"training of {case.label}")
         time.sleep(BEFORE_S)
         alarms = said(folder)
@@ -268,7 +269,9 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", default="0", help="seeds, with commas between")
     parser.add_argument("--healthy", type=float, help="minutes that healthy jobs train for")
     parser.add_argument("--jobs", type=int, default=4, help="healthy jobs, all at once")
-    parser.add_argument("--cores", type=int, default=2, help="ranks that train at a time")
+    parser.add_argument(
+        "--cores", type=int, default=os.cpu_count(), help="cores that jobs take at a time"
+    )
     parser.add_argument(
         "--keep", type=Path, default=Path("build/slow-downs"), help="where runs are"
     )
