@@ -85,12 +85,18 @@ EVERY_RANK = {"operators", "temporal", "idle", "overlap", "step_trace", "op_stat
               "kernel_kinds", "queue_length", "launches", "recommendations"}  # fmt: skip
 
 
+def assert_says_whose_rows_they_are(frame: pl.DataFrame) -> None:
+    assert frame.columns[0] == "rank"
+    assert frame.columns[-3:] == ["node", "pid", "session"]
+    assert {name: frame.schema[name] for name in WHO} == WHO
+
+
 @pytest.mark.parametrize("name", FRAMES)
-def test_each_frame_says_first_whose_rows_they_are(folder: Path, name: str) -> None:
+def test_each_frame_says_whose_rows_they_are(folder: Path, name: str) -> None:
     run = Analyzer(folder)
     every, one = FRAMES[name](run), FRAMES[name](run, 0)
     for frame in (every, one):
-        assert dict(list(frame.schema.items())[:4]) == WHO
+        assert_says_whose_rows_they_are(frame)
     if name in EVERY_RANK:
         who = every.select("rank", "session").unique().rows()
         assert sorted(who) == [(0, 1), (0, 2), (1, 1), (2, 1)]
@@ -102,7 +108,7 @@ def test_each_frame_says_first_whose_rows_they_are(folder: Path, name: str) -> N
 def test_each_frame_of_a_record_says_so_too(folder: Path, name: str) -> None:
     run = Analyzer(folder)
     for every, one in zip(RECORDS[name](run), RECORDS[name](run, 1), strict=True):
-        assert dict(list(every.schema.items())[:4]) == WHO
+        assert_says_whose_rows_they_are(every)
         assert one.height == every.filter(rank=1).height
 
 
