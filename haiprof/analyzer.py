@@ -20,7 +20,7 @@ from haiprof.answers import ledger as ledger_answers
 from haiprof.answers.deep import TraceAnswers
 from haiprof.answers.headline import headline
 from haiprof.answers.over_ranks import Item
-from haiprof.answers.rank_columns import telling_first
+from haiprof.answers.rank_columns import rank_first
 from haiprof.answers.ranks import Ranks
 from haiprof.answers.recorded import RecordedAnswers
 from haiprof.common import asked
@@ -58,7 +58,7 @@ def _of_records(
     @functools.wraps(method)
     def ask(self: Analyzer, /, *args: _Given.args, **kwargs: _Given.kwargs) -> _Result:
         found = method(self._recorded, *args, **kwargs)
-        return found if method.__name__ in _AS_IT_IS else telling_first(found)
+        return found if method.__name__ in _AS_IT_IS else rank_first(found)
 
     return ask
 
@@ -71,7 +71,7 @@ def _of_traces(
     @functools.wraps(method)
     def ask(self: Analyzer, /, *args: _Given.args, **kwargs: _Given.kwargs) -> _Result:
         found = method(self._traced, *args, **kwargs)
-        return found if method.__name__ in _AS_IT_IS else telling_first(found)
+        return found if method.__name__ in _AS_IT_IS else rank_first(found)
 
     return ask
 
@@ -358,7 +358,7 @@ class Analyzer:
             >>> run.steps(rank=0).select("step", "duration").rows()[:2]
             [(0, 12000000), (1, 12000000)]
         """
-        return telling_first(self._own.steps(rank))
+        return rank_first(self._own.steps(rank))
 
     def imbalance(self) -> pl.DataFrame:
         """Return which ranks are late, since when and in what, the worst first.
@@ -373,7 +373,7 @@ class Analyzer:
             >>> run.imbalance().columns[:5]
             ['rank', 'late', 'share', 'since', 'until']
         """
-        return telling_first(self._own.imbalance())
+        return rank_first(self._own.imbalance())
 
     def kernels(
         self,
@@ -401,10 +401,10 @@ class Analyzer:
             (10, 'forward', 'at::native::layer_kernel<float>')
         """
         if by is None:
-            return telling_first(self._recorded.kernels(rank, kind=kind, name=name))
+            return rank_first(self._recorded.kernels(rank, kind=kind, name=name))
         asked.texts("kind", kind)
         asked.texts("name", name)
-        return telling_first(self._traced.kernels_by(rank, by, compat))
+        return rank_first(self._traced.kernels_by(rank, by, compat))
 
     def compare(
         self, after: Analyzer, rank: int | None = None
@@ -438,7 +438,7 @@ class Analyzer:
             ['name', 'control_count', 'test_count', 'control_total']
         """
         later = _another(after, "after", "later")._traced
-        return telling_first(self._traced.differences(later, rank, of=of))
+        return rank_first(self._traced.differences(later, rank, of=of))
 
     def stack_changes(
         self,
@@ -553,9 +553,9 @@ class Analyzer:
         """
         found = self._traced.recommendations(rank)
         if self.traced or self._in_detail(rank) is not self._traced:
-            return telling_first(found)
+            return rank_first(found)
         every = finding_answers.recommendations(self._ranks, self._recorded, found, rank)
-        return telling_first(every)
+        return rank_first(every)
 
     def ledger(self, rank: int | None = None, step: int | None = None) -> pl.DataFrame:
         """Return what each nanosecond of each rank went to: one row per cause, the longest first.
@@ -578,11 +578,11 @@ class Analyzer:
         """
         asked.whole("step", step)
         if not self.traced:
-            return telling_first(ledger_answers.frame(self._ranks, rank, step))
+            return rank_first(ledger_answers.frame(self._ranks, rank, step))
         steps, waits = self.steps(rank), self.distributed(rank).steps
         if step is not None and step not in (there := steps["step"].drop_nulls().to_list()):
             raise asked.steps(f"{self._ranks.where}: ledger()", step, there)
-        return telling_first(ledger_answers.of_traces(steps, waits, step))
+        return rank_first(ledger_answers.of_traces(steps, waits, step))
 
     def on_one_clock(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Return a frame of several hosts with all times converted to the reference's clock.

@@ -14,25 +14,25 @@ from haiprof.runs import Process
 WHO = {"node": pl.Categorical(), "rank": pl.Int64(), "pid": pl.Int64(), "session": pl.UInt32()}
 
 
-#: How they begin, and which of them seldom say anything to who reads a frame.
+#: How they begin, and which of them only identify the process.
 _LEADING: Final = ["node", "rank", "pid"]
-_SELDOM: Final = ("node", "pid", "session")
+_IDENTIFYING: Final = ("node", "pid", "session")
 _Answer = TypeVar("_Answer")
 
 
-def telling_first(answer: _Answer) -> _Answer:
-    """Return an answer, a frame or a named tuple of some, as a user sees it: ``rank`` comes first.
+def rank_first(answer: _Answer) -> _Answer:
+    """Return an answer, a frame or a named tuple of some, with the columns in a user's order.
 
-    Then come the columns that say something, and last those that only identify the process: of a
-    wide frame neither a terminal nor a notebook shows all columns.
+    ``rank`` comes first, then the columns of the question, and last those that only identify the
+    process: terminals and notebooks show only the first and last few columns of a wide frame.
     """
     changed: Any = answer
     if isinstance(answer, pl.DataFrame):
         if answer.columns[:3] == _LEADING:
-            last = [name for name in _SELDOM if name in answer.columns]
+            last = [name for name in _IDENTIFYING if name in answer.columns]
             changed = answer.select("rank", pl.exclude("rank", *last), *last)
     elif isinstance(answer, tuple) and hasattr(answer, "_make"):
-        changed = answer._make(map(telling_first, answer))
+        changed = answer._make(map(rank_first, answer))
     return changed  # type: ignore[no-any-return]
 
 

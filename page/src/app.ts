@@ -16,7 +16,7 @@ import { Search } from "./ui/search.ts";
 import { Themes } from "./ui/themes.ts";
 import { Tip } from "./ui/tip.ts";
 
-/** As many ranks are offered as buttons. */
+/** More ranks are not offered as buttons. */
 const MOST_BUTTONS = 8;
 
 export class App implements Page {
@@ -35,7 +35,7 @@ export class App implements Page {
   private shown: Frame[] = [];
   private tabLinks = new Map<string, HTMLElement>();
   private rankChoice?: HTMLSelectElement;
-  /** Whether the address, a link or a key has named a rank. */
+  /** Whether the address, a link or the user has chosen a rank. */
   private rankAsked = false;
   private watch = new IntersectionObserver((entries) => this.seen(entries), { rootMargin: "200px" });
   private sizes = new ResizeObserver((entries) => this.resized(entries));
@@ -115,7 +115,7 @@ export class App implements Page {
     void this.reveal(spot);
   }
 
-  /** As long as nobody asks for a rank, it is one that the tab has something of. */
+  /** Until a rank is chosen: one that the tab has sections of. */
   private usualRank(tab: string): number | undefined {
     const before = this.place.rank ?? this.document.chosen_ranks[0];
     const { sections = [] } = this.document.tabs.find((each) => each.id === tab) ?? {};

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import polars as pl
 
-from haiprof.answers.rank_columns import telling_first
+from haiprof.answers.rank_columns import rank_first
 
 WHO = {"node": ["n0"], "rank": [3], "pid": [70]}
 
@@ -21,23 +21,23 @@ class Frames(NamedTuple):
 
 def test_rank_comes_first_and_what_only_identifies_it_last() -> None:
     frame = pl.DataFrame({**WHO, "session": [1], "step": [5], "duration": [9]})
-    found = telling_first(frame)
+    found = rank_first(frame)
     assert found.columns == ["rank", "step", "duration", "node", "pid", "session"]
     assert found.row(0) == (3, 5, 9, "n0", 70, 1)
 
 
 def test_a_view_s_own_columns_stay_where_they_are() -> None:
     frame = pl.DataFrame({"late_rank": [1], "node": ["n0"], "rank": [3], "pid": [70]})
-    assert telling_first(frame).columns == frame.columns
-    assert telling_first(pl.DataFrame()).columns == []
+    assert rank_first(frame).columns == frame.columns
+    assert rank_first(pl.DataFrame()).columns == []
 
 
 def test_each_frame_of_an_answer() -> None:
     answer = Frames(pl.DataFrame({**WHO, "step": [5]}), pl.DataFrame({"begin": [1]}), "text")
-    found = telling_first(answer)
+    found = rank_first(answer)
     assert isinstance(found, Frames)
     assert found.steps.columns == ["rank", "step", "node", "pid"]
     assert found.summary.columns == ["begin"]
     assert found.note == "text"
-    assert telling_first(None) is None
-    assert telling_first(["a"]) == ["a"]
+    assert rank_first(None) is None
+    assert rank_first(["a"]) == ["a"]

@@ -52,7 +52,7 @@ Draw = Callable[[random.Random], tuple[dict[str, Any], int]]
 
 
 def _ms(draw: random.Random) -> float:
-    """Return as often little as much: of a step of 45 ms from an eighth to twice as long."""
+    """Return between an eighth and twice the time of a step, evenly on a logarithmic scale."""
     return 45 * 2 ** draw.uniform(-3, 1)
 
 

@@ -122,7 +122,7 @@ def tally(helper: Helper, task: Task) -> None:
 
 
 def anew(helper: Helper, task: Task) -> None:
-    """Fill a large tensor that is made for it, as often as there is time for."""
+    """Allocate and fill a large tensor, again and again."""
     over = used(task.ms)
     while not over():
         torch.zeros(int(task.more["mb"] * 250_000)).add_(1)
