@@ -11,7 +11,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 
+# Hooks are attached once torch is imported.
+assert torch.__version__
 #: What a tracker promises: methods that log, by their names, and some that do not.
 TRACKER = """
 class {owner}:
