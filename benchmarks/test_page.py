@@ -21,6 +21,7 @@ from browser import BROWSER, Browser
 from figures import Figure, Measured, Reference, Unit, at_most, median_in_range
 from page.chromium import Chromium
 from real_data import DATA
+from recording import wait_for
 from reporting import Report
 
 from haiprof import schema
@@ -142,8 +143,7 @@ def first_paints(page: Path, browser: Browser, rounds: int = 3) -> Measured:
 
 def frames(browser: Browser, place: str) -> tuple[Measured, Measured]:
     """How long a frame takes while a figure is zoomed: the median, and the longest."""
-    while not browser.evaluate(_THERE % json.dumps(place)):
-        browser.evaluate("new Promise(requestAnimationFrame)")
+    wait_for(lambda: browser.evaluate(_THERE % json.dumps(place)), 60, place)
     lasted = browser.evaluate(_FRAMES % json.dumps(place))
     return median_in_range(lasted), Measured(max(lasted))
 

@@ -57,19 +57,17 @@ class TrackerCalls:
                 if module := imported(name):
                     self._replace_of(module)
                 else:
-                    self._waiting.append(AfterImport(name, self._replace_late))
+                    self._waiting.append(AfterImport(name, self._replace_of))
         except BaseException:
             self.detach()
             raise
         return "on: TensorBoard, wandb and MLflow"
 
-    def _replace_late(self, module: ModuleType) -> None:
-        with contextlib.suppress(Exception):  # an unknown version
-            self._replace_of(module)
-
     def _replace_of(self, module: ModuleType) -> None:
         tracker = _TRACKERS[module.__name__]
-        owner = getattr(module, tracker.owner)
+        owner = getattr(module, tracker.owner, None)
+        if not isinstance(owner, type):
+            return  # an unknown version
         span = functools.partial(self._span, tracker.range)
         for name, value in list(vars(owner).items()):
             if name.startswith(tracker.methods) and isinstance(value, FunctionType):

@@ -124,3 +124,11 @@ def test_an_unknown_version_is_left_alone(recorded: Any, tmp_path: Path, make: A
     other.write_text("def log(values): return values\n")
     importlib.invalidate_caches()
     assert importlib.import_module("wandb.sdk.wandb_run").log(3) == 3
+    from haiprof.capture import hooks
+
+    # It is imported by now, and the others are recorded all the same.
+    hooks.uninstall()
+    hooks.install()
+    assert hooks.status()["trackers"].startswith("on")
+    make("mlflow.tracking.client").MlflowClient().log_metric("loss", 1.0)
+    assert names(recorded) == ["logging.mlflow"]
