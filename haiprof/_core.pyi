@@ -162,7 +162,36 @@ def join_counters(path: str, pid: int, start_time: int) -> bool:
 class BrokenRing(ValueError):
     """A ring that is inconsistent, or was truncated since it was opened."""
 
-class RingReader:
+class Chore:
+    """What the recorder does while none of its Python runs: empties a ring, reads sources."""
+
+def do_chores(
+    fds: Sequence[int],
+    *,
+    until_ns: int,
+    every_ns: int,
+    folder: int,
+    changed_ns: int,
+    often: Sequence[Chore],
+    when_due: Sequence[Chore],
+) -> list[int]:
+    """Wait until there is something to do for the caller, and do chores meanwhile.
+
+    Args:
+        fds: descriptors that end it once they can be read.
+        until_ns: when it ends (CLOCK_MONOTONIC), or somewhat before where it is awake anyway.
+        every_ns: how often the chores ``often`` are done, and ``folder`` is looked at.
+        folder: descriptor of a folder; a change of it ends the waiting.
+        changed_ns: when that was changed last, as it is known.
+        often: chores to do as often as that.
+        when_due: chores to do when they are due.
+
+    Returns:
+        Which descriptors can be read. It ends, too, once a chore has something to do that it
+        cannot do itself, and when a signal comes.
+    """
+
+class RingReader(Chore):
     """A ring as columns of the tables of haiprof/schema.py.
 
     Raises:
@@ -188,6 +217,12 @@ class RingReader:
         Raises:
             BrokenRing: no more can be read; what was taken before stays.
         """
+    @property
+    def taken(self) -> int:
+        """How many records were taken so far."""
+    @property
+    def waiting(self) -> int:
+        """How many of them were taken since the last call of :meth:`clear`."""
     def rows(self) -> dict[str, dict[str, tuple[int, int, bytes, bytes | None]]]:
         """Table -> column -> (rows, nulls, values, validity bits) of what was taken.
 
@@ -469,7 +504,22 @@ class SourceReport(TypedDict):
     interval_s: float
     cost_us: float
 
-class HostSampler:
+class SampleRows:
+    """Samples of one target as columns of the table ``samples``, until they are written."""
+
+    def __init__(self, utc_offset_ns: int) -> None:
+        """``utc_offset_ns``: from the clock of the sampler to UTC."""
+    def __len__(self) -> int: ...
+    def columns(self) -> dict[str, tuple[int, int, bytes, bytes | None]]:
+        """Column -> (rows, nulls, values, validity bits), as :meth:`RingReader.rows` has them."""
+    def texts(
+        self, table: str, column: str, have: int = 0, renewed: int = 0
+    ) -> tuple[int, list[str]]:
+        """As :meth:`RingReader.texts` has them."""
+    def clear(self) -> None:
+        """Forget the rows, and the dictionaries once they are large."""
+
+class HostSampler(Chore):
     """Samples the node, watched process trees (procfs, sysfs, cgroupfs) and GPUs (NVML).
 
     ``basic``, ``gpu``, … are how often the sources of each recorder are read, s; 0 leaves them out.
@@ -524,6 +574,13 @@ class HostSampler:
         """What can be read here, and for what cannot: why, and how to fix it."""
     def read(self, now_ns: int) -> list[Sample]:
         """Read what is due: (pid or 0 for the node, metric, instance, value, flags)."""
+    def keep(self, pid: int, rows: SampleRows, label: str = "") -> None:
+        """Add the samples of a process, or of the node (0), to ``rows``, as long as these are used.
+
+        ``label``: as an instance that is called so; what was called so before is no longer kept.
+        """
+    def collect(self, now_ns: int) -> None:
+        """Read what is due into the rows that are kept."""
     def changes(self) -> list[tuple[str, str, dict[str, Any]]]:
         """What happened since the last call: (kind, one plain sentence, attributes).
 
@@ -567,11 +624,11 @@ def uncore_plan(sysfs: str = "/sys", procfs: str = "/proc", cpu: str = "") -> Un
 
     ``cpu`` is the CPU of the machine that ``sysfs`` shows, ``VENDOR:FAMILY:MODEL``, where
     ``procfs`` is not that machine's. ``metric`` is dram_rd, dram_wr, dram_rw (both), xsock_tx,
-    pcie_in, pcie_out (bytes), cpu_J or dram_J (joules); ``config`` is hexadecimal (``0x304``; the
-    other words only when they are not 0), ``scale`` the bytes or joules of one count, ``socket``
-    whose traffic or energy it is, from 0. ``problems`` are lines about files that make no sense and
-    PMUs that cannot be used, ``unknown`` names of PMUs of the machine that no rule knows. The peak
-    is of all sockets together, bytes/s; None when it is not known.
+    pcie_in, pcie_out, c2c_in, c2c_out (bytes), cpu_J or dram_J (joules); ``config`` is hexadecimal
+    (``0x304``; the other words only when they are not 0), ``scale`` the bytes or joules of one
+    count, ``socket`` whose traffic or energy it is, from 0. ``problems`` are lines about files that
+    make no sense and PMUs that cannot be used, ``unknown`` names of PMUs of the machine that no
+    rule knows. The peak is of all sockets together, bytes/s; None when it is not known.
 
     Raises:
         ValueError: ``cpu`` is not of that form.

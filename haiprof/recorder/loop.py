@@ -11,7 +11,6 @@ import functools
 import json
 import logging
 import os
-import select
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -19,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from haiprof._core import BrokenRing, StackSampler
+from haiprof._core import BrokenRing, StackSampler, do_chores
 from haiprof.common.control_folder import remove_dead
 from haiprof.common.owned_files import Folder, private_folder
 from haiprof.common.places import (
@@ -55,12 +54,12 @@ log = logging.getLogger(__name__)
 
 #: A ring file that is still unfinished after this many seconds has lost its maker.
 _UNFINISHED_SECONDS: Final = 10.0
-#: How often it is looked whether there is more to do than to empty rings, s, unless rings are
-#: drained even more rarely or four times as often. A changed folder, the doorbell and the end of a
-#: process do not wait for that.
-_WHOLE: Final = 1.0
-#: How much earlier than planned what is due is done where the recorder is awake anyway, s.
-_EARLY_SECONDS: Final = 0.125
+#: How often it is looked whether there is more to do than to empty rings and to read sources, s,
+#: unless rings are drained even more rarely or eight times as often. A changed folder, the doorbell
+#: and the end of a process do not wait for that.
+_TURN_SECONDS: Final = 2.0
+#: Sources that are read this much later than a turn are read before it.
+_SOON_NS: Final = 50_000_000
 #: How often a full disk is tried again, s.
 _RETRY_SECONDS: Final = 1.0
 #: Most bytes of a log to keep; only deliberate flooding makes one that large.
@@ -114,12 +113,6 @@ class Recorder:
         #: How often the sources are read now, s.
         self._read_every = intervals
         self._somebody_ended = False
-        #: When rings are emptied next, and when all else is looked at, s; until then only the node
-        #: is sampled.
-        self._drain_at = self._whole_at = 0.0
-        #: The descriptors that are waited for, and what does.
-        self._waited_for: list[int] = []
-        self._poll = select.poll()
         self._paused_since: float | None = None
         self._pause_error = 0
         self._terminations = 0
@@ -181,19 +174,18 @@ class Recorder:
         findings = Findings(self._run, self._rings, tell, self._look_closer)
         try:
             while True:
-                if self._turn(node):
-                    hangs.turn(list(self._processes.values()), self._running_command())
-                    findings.turn(list(self._processes.values()))
-                    on_finding.turn()
-                    if self._hopeless():
-                        log.error("the disk stayed full; `haiprof recover` writes the rings later")
-                        return False
-                    if not self._work_left():
-                        return True
-                    self._wait_for(doorbell)
+                self._turn(node)
+                hangs.turn(list(self._processes.values()), self._running_command())
+                findings.turn(list(self._processes.values()))
+                on_finding.turn()
+                if self._hopeless():
+                    log.error("the disk stayed full; `haiprof recover` writes the rings later")
+                    return False
+                if not self._work_left():
+                    return True
                 if self._terminations > 1:
                     return not self._anybody_left()
-                self._sleep(doorbell, node)
+                self._wait(doorbell, node)
         finally:
             hangs.close()
             findings.close()
@@ -273,25 +265,14 @@ class Recorder:
 
     # -- one turn --------------------------------------------------------------------------------
 
-    def _turn(self, node: NodeRecorder) -> bool:
-        """Sample the node, and do the rest if it is time to; return whether it was."""
-        now = time.monotonic()
-        # To wake up once more costs more than to be a little early.
-        early = now + min(self._drain_seconds / 2, _EARLY_SECONDS)
-        whole = self._paused_since is not None or early >= self._whole_at
-        if not whole and early >= self._drain_at:
-            self._drain_at = now + self._drain_seconds
-            self._pace_stacks()
-            whole = not self._empty_rings()
-        if whole:
-            self._drain_at = now + self._drain_seconds
-            self._whole_at = now + max(self._drain_seconds, min(_WHOLE, self._drain_seconds * 4))
-            self._seen.look()
+    def _turn(self, node: NodeRecorder) -> None:
+        """Do all there is to do now."""
+        self._seen.look()
         if self._paused_since is not None:
             for process in self._processes.values():
                 process.refuse_flush(self._pause_error)
         failed: OSError | None = None
-        for part in [*(self._parts(node) if whole else ()), lambda: self._sample(node)]:
+        for part in self._parts(node):
             try:
                 part()
             except OSError as error:
@@ -300,16 +281,6 @@ class Recorder:
             self._pause(node, failed)
         elif self._paused_since is not None:
             self._go_on(node)
-        return whole
-
-    def _empty_rings(self) -> bool:
-        """Take what is new in the rings; False: there is more to do."""
-        try:
-            return self._seen.unchanged() and all(
-                [process.take() for process in self._processes.values()]
-            )
-        except (OSError, BrokenRing):  # whoever drains the ring meets it, too, and knows what to do
-            return False
 
     def _parts(self, node: NodeRecorder) -> list[Callable[[], None]]:
         """Return what a turn consists of: if one fails, the others are done."""
@@ -322,6 +293,7 @@ class Recorder:
             self._look_at_lingering,
             *(functools.partial(self._drain, p, node) for p in list(self._processes.values())),
             *(functools.partial(self._check_outside, name, node) for name in list(self._outside)),
+            lambda: self._sample(node),
         ]
 
     def _keep_pace(self, node: NodeRecorder) -> None:
@@ -546,31 +518,40 @@ class Recorder:
         self._rings.make_pipe(DOORBELL_NAME)
         return self._rings.open_pipe(DOORBELL_NAME, os.O_RDWR)
 
-    def _wait_for(self, doorbell: int) -> None:
-        """Have the doorbell and the end of each process wake us."""
+    def _wait(self, doorbell: int, node: NodeRecorder) -> None:
+        """Empty rings and read sources until there is more to do."""
         lives = self._lives()
         if self._watched is not None:
             lives.append(self._watched)
-        fds = [doorbell]
-        fds += [life.fd for life in lives if life.fd is not None and not life.ended()]
-        if fds != self._waited_for:
-            self._waited_for, self._poll = fds, select.poll()
-            for fd in fds:
-                self._poll.register(fd, select.POLLIN)
-
-    def _sleep(self, doorbell: int, node: NodeRecorder) -> None:
-        seconds = _RETRY_SECONDS
-        if self._paused_since is None:
-            due = (node.next_due_ns - time.monotonic_ns()) / 1e9
-            seconds = max(0.001, min(self._drain_at - time.monotonic(), due))
-        woken = [fd for fd, _ in self._poll.poll(seconds * 1000)]
+        ends = [life.fd for life in lives if life.fd is not None and not life.ended()]
+        paused = self._paused_since is not None
+        woken = do_chores(
+            [doorbell, *ends],
+            until_ns=self._next_turn_ns(node),
+            every_ns=int(self._drain_seconds * 1e9),
+            folder=self._seen.fd,
+            changed_ns=self._seen.changed_ns,
+            often=[] if paused else [process.chore for process in self._processes.values()],
+            when_due=[] if paused else [node.chore],
+        )
         self._somebody_ended |= any(fd != doorbell for fd in woken)
-        if woken:
-            self._whole_at = 0.0
         if doorbell in woken:
             with contextlib.suppress(BlockingIOError):
                 while len(os.read(doorbell, 4096)) == 4096:
                     pass
+
+    def _next_turn_ns(self, node: NodeRecorder) -> int:
+        now = time.monotonic_ns()
+        if self._paused_since is not None:
+            return now + int(_RETRY_SECONDS * 1e9)
+        seconds = max(self._drain_seconds, min(_TURN_SECONDS, self._drain_seconds * 8))
+        at = now + int(seconds * 1e9)
+        # Together with the last reading of sources before: to wake up once more costs more.
+        due, every = node.next_due_ns, min(filter(None, self._read_every.values()), default=0.0)
+        if not every or not now < due < at:
+            return at
+        every_ns = int(every * 1e9)
+        return due + (at + _SOON_NS - due) // every_ns * every_ns
 
     def _terminate(self, number: int, frame: FrameType | None) -> None:
         """Stay while there is a job to record; a second SIGTERM means leave at once."""

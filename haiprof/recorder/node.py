@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from haiprof import schema
-from haiprof._core import HostSampler
+from haiprof._core import Chore, HostSampler, SampleRows
 from haiprof.common.owned_files import Folder
 from haiprof.common.places import PROCFS, SYSFS, Access, node_name, removed
 from haiprof.common.process_life import Life
@@ -24,10 +24,10 @@ from haiprof.recorder.memory_kills import Verdict
 from haiprof.recorder.process import EARLY_SECONDS, WRITE_SECONDS, RecordedProcess
 from haiprof.recorder.process_folder import gpus_of, read_process_file, whole, write_json
 from haiprof.recorder.segments import TableWriter, close_stream, live_streams
-from haiprof.recorder.tables import RowTable
+from haiprof.recorder.tables import RingTables, RowTable
 
 if TYPE_CHECKING:
-    from haiprof._core import Sample, SourceReport
+    from haiprof._core import SourceReport
 
 log = logging.getLogger(__name__)
 
@@ -41,21 +41,23 @@ _HERE = Access()
 class _Folder:
     """Samples of one target on their way to one folder."""
 
-    def __init__(self, folder: Path | Folder) -> None:
+    def __init__(self, folder: Path | Folder, utc_offset_ns: int) -> None:
         files = Folder.at(folder)
         self.path = files.path
-        self.rows = RowTable(schema.SAMPLES)
+        self.rows = SampleRows(utc_offset_ns)
         self.writer = TableWriter(files, schema.SAMPLES)
+        self._tables = RingTables()
 
     def write(self) -> None:
         if removed(self.path):
-            self.rows.forget()  # somebody has removed the folder: they are not wanted
+            self.rows.clear()  # somebody has removed the folder: they are not wanted
             return
         if len(self.rows):
             self.writer.prepare()
-            self.writer.append(self.rows.take())
+            columns = self.rows.columns()
+            self.writer.append(self._tables.batch(schema.SAMPLES, columns, self.rows.texts))
+            self.rows.clear()
         self.writer.push()
-        self.rows.renew(self.writer)
 
     def close(self) -> None:
         self.write()
@@ -117,9 +119,13 @@ class NodeRecorder:
     def _open(self, intervals: Mapping[str, float], access: Access) -> None:
         not_closed = [close_stream(self._files, left).lost for left in live_streams(self._files)]
         self._access = access
+        # Rings take the offset of the two clocks once, too; a wall clock that is set would tear
+        # the samples from their steps.
+        self._utc_offset_ns = time.time_ns() - time.monotonic_ns()
         self._sampler = self._open_sources(intervals)
         self._machine = machine.describe(access)
-        self._targets: dict[int, _Folder] = {0: _Folder(self._files)}
+        self._targets: dict[int, _Folder] = {}
+        self._add_target(0, self._files)
         self._events = RowTable(schema.EVENTS)
         self._events_writer = TableWriter(self._files, schema.EVENTS)
         self._command: int | None = None
@@ -127,9 +133,6 @@ class NodeRecorder:
         self._loaded: dict[str, bool] | None = None
         self._gpu_users: dict[str, set[Path]] = {}
         self._gpus: dict[str, dict[str, Any]] = {}
-        # Rings take the offset of the two clocks once, too; a wall clock that is set would tear
-        # the samples from their steps.
-        self._utc_offset_ns = time.time_ns() - time.monotonic_ns()
         self._begun = self._now_ns()
         self._written_at = time.monotonic()
         self._look_at = 0.0
@@ -155,6 +158,10 @@ class NodeRecorder:
             resctrl=self._access.resctrl,
         )
 
+    def _add_target(self, pid: int, folder: Path | Folder) -> None:
+        target = self._targets[pid] = _Folder(folder, self._utc_offset_ns)
+        self._sampler.keep(pid, target.rows)
+
     def change_pace(
         self, intervals: Mapping[str, float], processes: Iterable[RecordedProcess]
     ) -> None:
@@ -169,9 +176,12 @@ class NodeRecorder:
         """
         self._keep_changes()
         self._sampler = self._open_sources(intervals)
-        watched = {pid for pid in self._targets if pid != 0}
-        for pid in watched | ({self._command} if self._command is not None else set()):
-            self._sampler.watch(pid)
+        for pid, target in self._targets.items():
+            if pid != 0:
+                self._sampler.watch(pid)
+            self._sampler.keep(pid, target.rows)
+        if self._command is not None:
+            self._sample_command(self._command)
         for uuid in self._gpu_users:
             self._sampler.use_gpu(uuid)
         for process in processes:
@@ -241,7 +251,12 @@ class NodeRecorder:
         if self._command is not None and self._command not in self._targets:
             self._sampler.unwatch(self._command)
         self._command = pid
+        self._sample_command(pid)
+
+    def _sample_command(self, pid: int) -> None:
+        # The command may be a rank itself, whose folder gets them as well.
         self._sampler.watch(pid)
+        self._sampler.keep(pid, self._targets[0].rows, "command")
 
     def end_command(self, command: Life, memory: Verdict, asked: int) -> None:
         """Keep how the launched command ended; an event says so if it failed.
@@ -269,7 +284,7 @@ class NodeRecorder:
         before = self._targets.get(pid)
         self._sampler.watch(pid)
         self._look_at = 0.0
-        self._targets[pid] = _Folder(folder)
+        self._add_target(pid, folder)
         if before is not None:
             before.close()
 
@@ -298,13 +313,13 @@ class NodeRecorder:
                 self._sampler.watch_counters(
                     pid, str(process.ring), whole=anew and not process.taken_over
                 )
-                self._read()  # the baseline
+                self._collect()  # the baseline
                 return
 
     def unwatch_counters(self, process: RecordedProcess) -> None:
         """Sample it once more, then stop."""
         self._sampler.unwatch_counters(str(process.ring))
-        self._read()
+        self._collect()
 
     def use_gpus(self, folder: Path, uuids: Iterable[str]) -> None:
         """Sample these GPUs, too, as long as the process of ``folder`` is there."""
@@ -343,25 +358,9 @@ class NodeRecorder:
             self.event(kind, text, attributes)
             self._look_at = 0.0
 
-    def _read(self) -> bool:
-        """Take the values of the sources that are due; False when none is."""
-        now = time.monotonic_ns()
-        if now < self._sampler.next_due_ns:
-            return False
-        stamp = now + self._utc_offset_ns
-        by_pid: dict[int, list[Sample]] = {}
-        for sample in self._sampler.read(now):
-            by_pid.setdefault(sample[0], []).append(sample)
-        for pid, samples in by_pid.items():
-            _, metrics, instances, values, flags = zip(*samples, strict=True)
-            times = [stamp] * len(samples)
-            if pid == self._command:
-                # The command may be a rank itself, whose folder gets them as well.
-                parts = ["command" if one is None else f"command {one}" for one in instances]
-                self._targets[0].rows.extend(times, metrics, parts, values, flags)
-            if (target := self._targets.get(pid)) is not None:
-                target.rows.extend(times, metrics, instances, values, flags)
-        return True
+    def _collect(self) -> None:
+        """Take the values of the sources that are due."""
+        self._sampler.collect(time.monotonic_ns())
 
     def sample(self) -> None:
         """Read the sources that are due; write when it is time.
@@ -369,17 +368,22 @@ class NodeRecorder:
         Raises:
             OSError: the disk refuses it; the rows wait.
         """
-        if self._read():
-            self._keep_changes()
-            self._look_at_sources()
-            self._look_at_gpus()
+        self._collect()
+        self._keep_changes()
+        self._look_at_sources()
+        self._look_at_gpus()
         if time.monotonic() - self._written_at >= WRITE_SECONDS - EARLY_SECONDS:
             self.write()
 
     @property
+    def chore(self) -> Chore:
+        """What reads the sources between two calls of :meth:`sample`."""
+        return self._sampler
+
+    @property
     def next_due_ns(self) -> int:
-        """When :meth:`sample` should be called next (CLOCK_MONOTONIC, ns)."""
-        return int(self._sampler.next_due_ns)
+        """When a source is due next (CLOCK_MONOTONIC, ns)."""
+        return self._sampler.next_due_ns
 
     def write(self) -> None:
         """Write all samples to disk.

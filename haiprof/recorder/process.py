@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from haiprof import schema
-from haiprof._core import RingReader, StackSampler
+from haiprof._core import Chore, RingReader, StackSampler
 from haiprof.common.advance import LEAVES, Advance, Standing
 from haiprof.common.owned_files import Folder
 from haiprof.common.places import RING_SUFFIX, removed
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 #: Rows wait at most this long (s) or this many before they are written; not for a wake-up of its
 #: own that is a little later.
-WRITE_SECONDS: Final = 1.0
+WRITE_SECONDS: Final = 2.0
 EARLY_SECONDS: Final = 0.1
 WRITE_ROWS: Final = 16384
 _TAKE: Final = 1 << 18
@@ -73,8 +73,6 @@ class RecordedProcess:
         self.ended = False
         #: Whether it waited for its files and has not ended yet.
         self.lingers = False
-        #: Records taken from the ring so far.
-        self.taken = 0
         self._header = header
         self._begun = time.time_ns()
         self._process_started = started_at(self.start_time)
@@ -111,7 +109,6 @@ class RecordedProcess:
         self._stacks = ProcessStacks(stacks, ring, header, self.files, earlier)
         self._events = RowTable(schema.EVENTS)
         self._events_writer = TableWriter(self.files, schema.EVENTS)
-        self._rows = 0
         self._written_at = time.monotonic()
         self._reported_losses = before.lost
         self._wall_clock_reported = 0
@@ -261,22 +258,15 @@ class RecordedProcess:
         """Return the steps written since the last call: start, ns UTC, and duration, ns."""
         return self._advance.take_steps()
 
-    def take(self) -> bool:
-        """Take what is new, and no more than that; False: it is time to :meth:`drain`.
+    @property
+    def taken(self) -> int:
+        """Records taken from the ring so far."""
+        return self._reader.taken
 
-        Raises:
-            BrokenRing: the ring cannot be read any further.
-        """
-        if (self._rows and self._write_due()) or self._dropping or self._reader.closed:
-            return False
-        taken = self._reader.take(_TAKE)
-        self._rows += taken
-        self.taken += taken
-        if taken >= _TAKE or self._rows >= WRITE_ROWS:
-            return False
-        if taken and len(self._reader.devices) > len(self._gpus):
-            return False
-        return bool(self._reader.flush_requested == self._flush_answered)
+    @property
+    def chore(self) -> Chore:
+        """What empties the ring between two calls of :meth:`drain`."""
+        return self._reader
 
     def _write_due(self) -> bool:
         return time.monotonic() - self._written_at >= WRITE_SECONDS - EARLY_SECONDS
@@ -297,14 +287,13 @@ class RecordedProcess:
         # What the disk refused the last time comes first: until then nothing more is taken.
         if self.waiting:
             self.push()
-        if self._rows >= WRITE_ROWS:
+        if self._reader.waiting >= WRITE_ROWS:
             self._write()
         all_taken = False
         for _ in range(_TAKES):
             taken = self._reader.take(_TAKE)
-            self._rows += taken
-            self.taken += taken
-            if self._rows >= WRITE_ROWS or (self._rows and ended):
+            waiting = self._reader.waiting
+            if waiting >= WRITE_ROWS or (waiting and ended):
                 self._write()
             all_taken = taken < _TAKE
             if all_taken:
@@ -313,7 +302,7 @@ class RecordedProcess:
         due = self._write_due()
         if due or ended or flush != self._flush_answered:
             self._stacks.collect(self._reader.utc_offset_ns)
-        if (self._rows or len(self._events) or self._stacks.rows) and (
+        if (self._reader.waiting or len(self._events) or self._stacks.rows) and (
             due or ended or flush != self._flush_answered
         ):
             self._write()
@@ -356,7 +345,6 @@ class RecordedProcess:
                 self._words.survived(batch)
         self._advance.read(columns.get("spans", {}))
         self._reader.clear()
-        self._rows = 0
         if len(self._events):
             self._events_writer.append(self._events.take())
         self._stacks.write()
@@ -422,7 +410,6 @@ class RecordedProcess:
             self._reader.clear()
             if taken < _TAKE:
                 break
-        self._rows = 0
         self._stacks.collect(None, last=True)
         self.refuse_flush(errno.ENOENT)
         if ended:

@@ -30,12 +30,17 @@ class RingFolder:
         self.notes: list[Path] = []
         self.commands: list[Command] = []
         #: When it was changed before that look, ns; 0: look again.
-        self._changed_ns = 0
+        self.changed_ns = 0
+
+    @property
+    def fd(self) -> int:
+        """Its descriptor."""
+        return self._folder.fd
 
     def unchanged(self) -> bool:
         """Say whether it has in it what it had at the last look."""
         with contextlib.suppress(OSError):
-            return os.fstat(self._folder.fd).st_mtime_ns == self._changed_ns
+            return os.fstat(self._folder.fd).st_mtime_ns == self.changed_ns
         return False
 
     def look(self) -> None:
@@ -46,7 +51,7 @@ class RingFolder:
         with contextlib.suppress(OSError):
             changed_ns = os.fstat(self._folder.fd).st_mtime_ns
             # The clock of files is a coarse one: what comes within its tick would not show.
-            self._changed_ns = changed_ns if time.time_ns() - changed_ns > _TICK_NS else 0
+            self.changed_ns = changed_ns if time.time_ns() - changed_ns > _TICK_NS else 0
             names = self._folder.names()
         if names == self.names:
             return

@@ -11,6 +11,8 @@
 #include <stdexcept>
 
 #include "drain/columns.h"
+#include "python/chore.h"
+#include "python/columns.h"
 #include "python/register.h"
 #include "python/unlocked.h"
 
@@ -18,11 +20,6 @@ namespace py = pybind11;
 
 namespace haiprof::python {
 namespace {
-
-template <typename Value>
-py::bytes bytes_of(const std::vector<Value>& values) {
-  return py::bytes(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(Value));
-}
 
 py::object number_or_none(std::uint32_t value) {
   if (value == ring::kNone) return py::none();
@@ -45,7 +42,7 @@ class BrokenRing : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-class RingReader {
+class RingReader : public Chore {
  public:
   RingReader(const std::filesystem::path& path, const drain::Drain::Through& through,
              std::optional<std::int64_t> utc_offset_ns)
@@ -89,9 +86,30 @@ class RingReader {
   std::uint64_t take(std::uint64_t most) {
     const Unlocked unlocked;
     const std::uint64_t taken = drain_.drain(most);
+    taken_ += taken;
     const std::string& wrong = drain_.reader().broken();
     if (!wrong.empty()) throw BrokenRing(path_ + ": " + wrong);
     return taken;
+  }
+
+  std::uint64_t taken() const noexcept { return taken_; }
+  std::uint64_t waiting() const noexcept { return taken_ - cleared_; }
+
+  // The ring is emptied whenever others are.
+  std::uint64_t due_ns() noexcept override { return ~std::uint64_t{0}; }
+
+  bool go(std::uint64_t) noexcept override {
+    try {
+      const std::size_t devices = drain_.devices.size();
+      const std::uint64_t taken = drain_.drain(kMostAtOnce);
+      taken_ += taken;
+      ring::Reader& reader = drain_.reader();
+      return taken < kMostAtOnce && waiting() < kMostWaiting && drain_.devices.size() == devices &&
+             reader.broken().empty() && reader.state() != ring::RingState::closed &&
+             reader.flush_requested() == answered_;
+    } catch (const std::exception&) {  // whoever takes what is left meets it, too
+      return false;
+    }
   }
 
   py::dict rows() {
@@ -218,7 +236,10 @@ class RingReader {
     return tables;
   }
 
-  void clear() { drain_.clear(); }
+  void clear() {
+    drain_.clear();
+    cleared_ = taken_;
+  }
 
   // How often a column's dictionary has begun anew, and its texts: behind the first `have`, or all
   // when it has since the caller saw it.
@@ -274,6 +295,7 @@ class RingReader {
   std::uint32_t flush_requested() { return drain_.reader().flush_requested(); }
   void answer_flush(std::uint32_t ticket, int error) {
     drain_.reader().answer_flush(ticket, error);
+    answered_ = ticket;
   }
   void free_records() { drain_.reader().free_records(); }
 
@@ -372,8 +394,15 @@ class RingReader {
     return nullptr;
   }
 
+  // Records; more at a time, or in memory, is for Python to write.
+  static constexpr std::uint64_t kMostAtOnce = 1 << 18;
+  static constexpr std::uint64_t kMostWaiting = 1 << 14;
+
   std::string path_;
   drain::Drain drain_;
+  std::uint64_t taken_ = 0;
+  std::uint64_t cleared_ = 0;
+  std::uint32_t answered_ = 0;
 };
 
 template <std::size_t kCount>
@@ -395,7 +424,7 @@ void register_drain(py::module_& module) {
   for (std::size_t i = 0; i < types.size(); ++i) types[i] = py::str(ring::kElementTypes[i].name);
   module.attr("ELEMENT_TYPES") = types;
   py::register_exception<BrokenRing>(module, "BrokenRing", PyExc_ValueError);
-  py::class_<RingReader>(module, "RingReader")
+  py::class_<RingReader, Chore>(module, "RingReader")
       .def(py::init<const std::filesystem::path&, const drain::Drain::Through&,
                     std::optional<std::int64_t>>(),
            py::arg("path"), py::arg("through") = drain::Drain::Through{},
@@ -403,6 +432,8 @@ void register_drain(py::module_& module) {
       .def_property_readonly("header", &RingReader::header)
       .def_property_readonly("closed", &RingReader::closed)
       .def("take", &RingReader::take, py::arg("most") = std::uint64_t{1} << 20)
+      .def_property_readonly("taken", &RingReader::taken)
+      .def_property_readonly("waiting", &RingReader::waiting)
       .def("rows", &RingReader::rows)
       .def("clear", &RingReader::clear)
       .def("texts", &RingReader::texts, py::arg("table"), py::arg("column"), py::arg("have") = 0,

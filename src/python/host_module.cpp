@@ -18,8 +18,11 @@
 #include "host/counted.h"
 #include "host/host_sampler.h"
 #include "nvml/sources.h"
+#include "python/chore.h"
+#include "python/columns.h"
 #include "python/register.h"
 #include "python/unlocked.h"
+#include "sampler/rows.h"
 #include "uncore/sources.h"
 
 namespace haiprof::python {
@@ -28,7 +31,61 @@ namespace py = pybind11;
 
 namespace {
 
-class HostSampler {
+// Names come from the kernel, and a broken one must not cost the whole reading.
+py::object decoded(const std::string& text) {
+  PyObject* decoded =
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace");
+  if (decoded == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(decoded);
+}
+
+// Samples of one target, from when a sampler is asked to keep them until they are forgotten.
+class SampleRows {
+ public:
+  explicit SampleRows(std::int64_t utc_offset_ns) : utc_offset_ns_(utc_offset_ns) {}
+
+  void add(std::uint64_t now_ns, const sampler::Value& value, const std::string& label) {
+    rows_.add(static_cast<std::int64_t>(now_ns) + utc_offset_ns_, value, label);
+  }
+
+  std::size_t size() const noexcept { return rows_.size(); }
+
+  py::dict columns() const {
+    py::dict columns;
+    const std::size_t rows = rows_.size();
+    if (rows == 0) return columns;
+    const auto whole = [&](const auto& values) {
+      return py::make_tuple(rows, 0, bytes_of(values), py::none());
+    };
+    columns["time"] = whole(rows_.time());
+    columns["metric"] = whole(rows_.metric());
+    if (const std::size_t nulls = rows_.without_instance(); nulls < rows) {
+      const py::object bits = nulls > 0 ? py::object(bytes_of(rows_.instance_bits())) : py::none();
+      columns["instance"] = py::make_tuple(rows, nulls, bytes_of(rows_.instance()), bits);
+    }
+    columns["value"] = whole(rows_.value());
+    columns["flags"] = whole(rows_.flags());
+    return columns;
+  }
+
+  std::pair<std::uint64_t, py::list> texts(const std::string&, const std::string& column,
+                                           std::size_t have, std::uint64_t renewed) const {
+    const sampler::Dictionary& all = column == "metric" ? rows_.metrics() : rows_.instances();
+    py::list texts;
+    for (std::size_t i = renewed == all.renewed() ? have : 0; i < all.texts().size(); ++i) {
+      texts.append(decoded(all.texts()[i]));
+    }
+    return {all.renewed(), texts};
+  }
+
+  void clear() { rows_.clear(); }
+
+ private:
+  sampler::Rows rows_;
+  std::int64_t utc_offset_ns_;
+};
+
+class HostSampler : public Chore {
  public:
   HostSampler(host::Roots roots, const host::Intervals& intervals, std::uint64_t gpu_ns,
               const uncore::Settings& counters)
@@ -109,6 +166,38 @@ class HostSampler {
     return rows;
   }
 
+  // Adds the samples of a process, or of the node (0), to `rows` for as long as these are used;
+  // with a label as samples of the instance that is called so, in place of another that was.
+  void keep(std::int64_t pid, const std::shared_ptr<SampleRows>& rows, const std::string& label) {
+    const pid_t checked = pid == 0 ? 0 : checked_pid(pid);
+    locked([&] {
+      std::erase_if(kept_, [&](const Kept& kept) {
+        if (kept.rows.expired() || kept.label != label) return kept.rows.expired();
+        return !label.empty() || kept.pid == checked;
+      });
+      kept_.push_back({checked, rows, label});
+    });
+  }
+
+  void collect(std::uint64_t now_ns) {
+    const Unlocked unlocked;
+    read_into_rows(now_ns);
+  }
+
+  std::uint64_t due_ns() noexcept override {
+    const std::lock_guard lock(mutex_);
+    return sampler_.next_due_ns();
+  }
+
+  bool go(std::uint64_t now_ns) noexcept override {
+    try {
+      read_into_rows(now_ns);
+      return true;
+    } catch (const std::exception&) {  // Python reads again, and says what it is
+      return false;
+    }
+  }
+
   py::list sources() {
     std::vector<sampler::Report> reports;
     locked([&] { reports = sampler_.sources(); });
@@ -132,7 +221,7 @@ class HostSampler {
     locked([&] { changes = sampler_.take_changes(); });
     py::list rows;
     for (const sampler::Change& change : changes) {
-      rows.append(py::make_tuple(change.kind, text(&change.text), as_dict(change.attributes)));
+      rows.append(py::make_tuple(change.kind, decoded(change.text), as_dict(change.attributes)));
     }
     return rows;
   }
@@ -161,21 +250,32 @@ class HostSampler {
     work();
   }
 
+  // Without the GIL.
+  void read_into_rows(std::uint64_t now_ns) {
+    const std::lock_guard lock(mutex_);
+    if (now_ns < sampler_.next_due_ns()) return;
+    const std::vector<sampler::Value>& values = sampler_.read(now_ns);
+    for (const Kept& kept : kept_) {
+      const std::shared_ptr<SampleRows> rows = kept.rows.lock();
+      if (!rows) continue;
+      for (const sampler::Value& value : values) {
+        if (value.target == kept.pid) rows->add(now_ns, value, kept.label);
+      }
+    }
+  }
+
+  struct Kept {
+    pid_t pid;
+    std::weak_ptr<SampleRows> rows;
+    std::string label;
+  };
+
   // The same object for the same text of the sampler: most of a reading is the names of its values.
   py::object known(const std::string* name) {
     if (name == nullptr) return py::none();
     py::object& found = names_[name];
-    if (!found) found = text(name);
+    if (!found) found = decoded(*name);
     return found;
-  }
-
-  // Names come from the kernel, and a broken one must not cost the whole reading.
-  static py::object text(const std::string* text) {
-    if (text == nullptr) return py::none();
-    PyObject* decoded =
-        PyUnicode_DecodeUTF8(text->data(), static_cast<Py_ssize_t>(text->size()), "replace");
-    if (decoded == nullptr) throw py::error_already_set();
-    return py::reinterpret_steal<py::object>(decoded);
   }
 
   static py::dict as_dict(const sampler::Attributes& attributes) {
@@ -183,7 +283,7 @@ class HostSampler {
       py::object operator()(std::monostate) const { return py::none(); }
       py::object operator()(std::int64_t value) const { return py::int_(value); }
       py::object operator()(double value) const { return py::float_(value); }
-      py::object operator()(const std::string& value) const { return text(&value); }
+      py::object operator()(const std::string& value) const { return decoded(value); }
     };
     py::dict row;
     for (const auto& [name, value] : attributes) row[name.c_str()] = std::visit(Caster{}, value);
@@ -192,15 +292,23 @@ class HostSampler {
 
   std::mutex mutex_;
   sampler::Sampler sampler_;
-  host::CountedSource* counted_ = nullptr;                    // one of the sampler's
+  host::CountedSource* counted_ = nullptr;  // one of the sampler's
+  std::vector<Kept> kept_;
   std::unordered_map<const std::string*, py::object> names_;  // with the GIL
 };
 
 }  // namespace
 
 void register_host(py::module_& module) {
-  py::class_<HostSampler>(module, "HostSampler",
-                          "Samples the node, watched process trees and the GPUs that are used.")
+  py::class_<SampleRows, std::shared_ptr<SampleRows>>(module, "SampleRows")
+      .def(py::init<std::int64_t>(), py::arg("utc_offset_ns"))
+      .def("__len__", &SampleRows::size)
+      .def("columns", &SampleRows::columns)
+      .def("texts", &SampleRows::texts, py::arg("table"), py::arg("column"), py::arg("have") = 0,
+           py::arg("renewed") = 0)
+      .def("clear", &SampleRows::clear);
+  py::class_<HostSampler, Chore>(
+      module, "HostSampler", "Samples the node, watched process trees and the GPUs that are used.")
       .def(py::init([](const std::string& procfs, const std::string& sysfs,
                        const std::optional<std::string>& own_procfs,
                        const std::optional<std::string>& own_sysfs, double basic, double gpu,
@@ -228,6 +336,8 @@ void register_host(py::module_& module) {
       .def("gpus", &HostSampler::gpus)
       .def("sources", &HostSampler::sources)
       .def("read", &HostSampler::read, py::arg("now_ns"))
+      .def("keep", &HostSampler::keep, py::arg("pid"), py::arg("rows"), py::arg("label") = "")
+      .def("collect", &HostSampler::collect, py::arg("now_ns"))
       .def("changes", &HostSampler::changes)
       .def_property_readonly("next_due_ns", &HostSampler::next_due_ns);
 }

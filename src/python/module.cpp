@@ -8,6 +8,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   register_ring(module);
   register_span(module);
   register_replay(module);
+  register_chores(module);
   register_drain(module);
   register_gpu(module);
   register_host(module);

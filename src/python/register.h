@@ -8,6 +8,7 @@ namespace haiprof::python {
 void register_ring(pybind11::module_& module);
 void register_span(pybind11::module_& module);
 void register_replay(pybind11::module_& module);
+void register_chores(pybind11::module_& module);
 void register_drain(pybind11::module_& module);
 void register_gpu(pybind11::module_& module);
 void register_host(pybind11::module_& module);
