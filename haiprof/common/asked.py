@@ -13,8 +13,8 @@ from haiprof.errors import HaiprofError
 #: Things that haiprof itself samples, by the first word of their metrics: of one that was not
 #: sampled there is nothing, which is no mistake of who asks.
 THINGS: Final = frozenset(
-    ("cgroup", "cpu", "disk", "dram", "gpu", "haiprof", "ib", "io", "mem", "model", "net", "node",
-     "numa", "pcie", "proc", "psi", "python", "tcp", "torch")
+    ("c2c", "cgroup", "cpu", "disk", "dram", "gpu", "haiprof", "ib", "io", "mem", "model", "net",
+     "node", "numa", "pcie", "proc", "psi", "python", "tcp", "torch")
 )  # fmt: skip
 #: Values that haiprof itself puts into columns of tables; a run need not contain them.
 WORDS: Final[Mapping[tuple[str, str], frozenset[str]]] = {

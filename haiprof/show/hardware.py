@@ -32,6 +32,8 @@ _OVER_PHASES: Final = (
     hardware.REMOTE,
     "pcie.in.bytes_per_s",
     "pcie.out.bytes_per_s",
+    "c2c.in.bytes_per_s",
+    "c2c.out.bytes_per_s",
     "proc.mbm_total.bytes_per_s",
     "proc.mbm_remote.bytes_per_s",
     "cpu.power.watts",
@@ -53,7 +55,10 @@ _OVER_PHASES: Final = (
     "disk.write.bytes_per_s",
 )
 #: Counters of the hardware and of storage beyond /proc: without any, the phases are not shown.
-_NEWS: Final = ("dram.", "numa.", "pcie.", "proc.mbm_", "cpu.power", "node.power", "ib.", "io.nfs_")
+_NEWS: Final = (
+    *("dram.", "numa.", "pcie.", "c2c.", "proc.mbm_"),
+    *("cpu.power", "node.power", "ib.", "io.nfs_"),
+)
 _STORAGE_NOTE: Final = (
     "Each series sees other things of the same data, so they are never added: system calls (also "
     "pipes and the page cache), submissions to libaio, io_uring or usrbio, what was fetched from "

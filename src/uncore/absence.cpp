@@ -25,6 +25,8 @@ std::string_view text(Subject subject) noexcept {
       return "of the links between sockets";
     case Subject::pcie:
       return "of PCIe";
+    case Subject::c2c:
+      return "of NVLink-C2C";
     case Subject::power:
       return "of energy";
   }
@@ -59,6 +61,9 @@ bool is_of(Subject subject, Quantity quantity) noexcept {
     case Quantity::pcie_in:
     case Quantity::pcie_out:
       return subject == Subject::pcie;
+    case Quantity::c2c_in:
+    case Quantity::c2c_out:
+      return subject == Subject::c2c;
     case Quantity::cpu_energy:
     case Quantity::dram_energy:
       return subject == Subject::power;

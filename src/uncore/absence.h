@@ -9,7 +9,7 @@
 
 namespace haiprof::uncore {
 
-enum class Subject : std::uint8_t { memory, links, pcie, power };
+enum class Subject : std::uint8_t { memory, links, pcie, c2c, power };
 
 sampler::Status absence(Subject subject, const Plan& plan, const host::Roots& roots);
 

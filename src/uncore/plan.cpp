@@ -311,6 +311,10 @@ std::string_view text(Quantity quantity) noexcept {
       return "pcie_in";
     case Quantity::pcie_out:
       return "pcie_out";
+    case Quantity::c2c_in:
+      return "c2c_in";
+    case Quantity::c2c_out:
+      return "c2c_out";
     case Quantity::cpu_energy:
       return "cpu_J";
     case Quantity::dram_energy:

@@ -24,6 +24,8 @@ enum class Quantity : std::uint8_t {
   remote_sent,   // "xsock_tx": data sent over the links to other sockets
   pcie_in,       // "pcie_in": data that devices brought in
   pcie_out,      // "pcie_out": data that devices fetched
+  c2c_in,        // "c2c_in": data that came over NVLink-C2C
+  c2c_out,       // "c2c_out": data that was fetched over it
   cpu_energy,    // "cpu_J": of a package
   dram_energy,   // "dram_J"
 };

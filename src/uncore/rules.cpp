@@ -64,6 +64,15 @@ constexpr Rule kRules[] = {
     {"nvidia_pcie_pmu", 0, pcie_in, always, "wr_bytes_rem", 1, {}, Note::by_other},
     {"nvidia_pcie_pmu", 0, pcie_out, always, "rd_bytes_loc", 1},
     {"nvidia_pcie_pmu", 0, pcie_out, always, "rd_bytes_rem", 1, {}, Note::by_other},
+    // Addresses that the CPU has translated for the GPU, then those that need no translation.
+    {"nvidia_nvlink_c2c0_pmu", 0, c2c_in, always, "wr_bytes_loc", 1},
+    {"nvidia_nvlink_c2c0_pmu", 0, c2c_in, always, "wr_bytes_rem", 1, {}, Note::by_other},
+    {"nvidia_nvlink_c2c0_pmu", 0, c2c_out, always, "rd_bytes_loc", 1},
+    {"nvidia_nvlink_c2c0_pmu", 0, c2c_out, always, "rd_bytes_rem", 1, {}, Note::by_other},
+    {"nvidia_nvlink_c2c1_pmu", 0, c2c_in, always, "wr_bytes_loc", 1},
+    {"nvidia_nvlink_c2c1_pmu", 0, c2c_in, always, "wr_bytes_rem", 1, {}, Note::by_other},
+    {"nvidia_nvlink_c2c1_pmu", 0, c2c_out, always, "rd_bytes_loc", 1},
+    {"nvidia_nvlink_c2c1_pmu", 0, c2c_out, always, "rd_bytes_rem", 1, {}, Note::by_other},
     // NVIDIA Vera.
     {"nvidia_ucf_pmu", 0, dram_read, memory_first, "mem_bytes_rd", 1},
     {"nvidia_ucf_pmu", 0, dram_write, memory_first, "mem_bytes_wr", 1},

@@ -33,6 +33,8 @@ constexpr std::array kMetrics = {
     Metric{Quantity::remote_sent, "numa.remote.bytes_per_s"},
     Metric{Quantity::pcie_in, "pcie.in.bytes_per_s"},
     Metric{Quantity::pcie_out, "pcie.out.bytes_per_s"},
+    Metric{Quantity::c2c_in, "c2c.in.bytes_per_s"},
+    Metric{Quantity::c2c_out, "c2c.out.bytes_per_s"},
 };
 
 struct Of {
@@ -45,6 +47,7 @@ constexpr std::array kParts = {
     Of{"memory_bandwidth", Subject::memory, std::span(kMetrics).first(3)},
     Of{"links", Subject::links, std::span(kMetrics).subspan(3, 1)},
     Of{"pcie", Subject::pcie, std::span(kMetrics).subspan(4, 2)},
+    Of{"c2c", Subject::c2c, std::span(kMetrics).subspan(6, 2)},
 };
 
 std::vector<Quantity> quantities(std::span<const Metric> metrics) {
@@ -85,7 +88,8 @@ class MemoryBandwidth final : public sampler::Source {
     const auto memory = {Quantity::dram_read, Quantity::dram_write, Quantity::dram_traffic};
     boxes_.limit(memory, kMostBytesPerS);
     if (const double most = peak(); most > 0) boxes_.flag(memory, most, sampler::kAbovePeak);
-    for (const Quantity quantity : {Quantity::remote_sent, Quantity::pcie_in, Quantity::pcie_out}) {
+    for (const Quantity quantity : {Quantity::remote_sent, Quantity::pcie_in, Quantity::pcie_out,
+                                    Quantity::c2c_in, Quantity::c2c_out}) {
       boxes_.limit({quantity}, kMostBytesPerS);
     }
     emit(table);
@@ -102,8 +106,9 @@ class MemoryBandwidth final : public sampler::Source {
   std::vector<sampler::Part> describe(const Status&) const override {
     std::vector<sampler::Part> parts;
     for (const Of& part : kParts) {
-      sampler::Part answer{std::string(part.name), status_of(part), {}};
       const bool planned = is_planned(part);
+      if (part.subject == Subject::c2c && !planned) continue;  // hardly any machine has it
+      sampler::Part answer{std::string(part.name), status_of(part), {}};
       for (const Metric& metric : part.metrics) {
         if (!planned || boxes_.planned(metric.quantity)) answer.metrics.push_back(metric.name);
       }

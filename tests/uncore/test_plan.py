@@ -369,6 +369,24 @@ def test_devices_of_grace(tmp_path: Path) -> None:
     assert {event["scale"] for event in of_metric(result, "pcie_in")} == {1.0}
 
 
+def test_nvlink_c2c_of_grace(tmp_path: Path) -> None:
+    machine = pmu_trees.grace(tmp_path)
+    events = {"rd_bytes_loc": "event=0x0", "rd_bytes_rem": "event=0x1"}
+    events |= {"wr_bytes_loc": "event=0x2", "wr_bytes_rem": "event=0x3", "rd_req_loc": "event=0x6"}
+    terms = {"event": "config:0-63", "port": "config1:0-1"}
+    for socket, cpu in enumerate(machine.first_cpus):
+        for link in range(2):
+            machine.pmu(f"nvidia_nvlink_c2c{link}_pmu_{socket}", terms, events, cpus=[cpu])
+    result = plan(machine)
+    assert (result["problems"], result["unknown"]) == ([], [])
+    assert configs(result, "c2c_in") == ["0x2", "0x3"]
+    assert configs(result, "c2c_out") == ["0x0", "0x1"]
+    found = of_metric(result, "c2c_in") + of_metric(result, "c2c_out")
+    assert {(event["scale"], "config1" in event) for event in found} == {(1.0, False)}
+    assert len(found) == 4 * 2 * len(machine.first_cpus)
+    assert {event["socket"] for event in found} == {0, 1}
+
+
 def test_vera(tmp_path: Path) -> None:
     machine = Machine(tmp_path, "ARM:78:16")
     events = {"mem_bytes_rd": "event=0x123", "mem_bytes_wr": "event=0x124"}

@@ -30,6 +30,8 @@ _SOURCES: Final = {
     "xsock_tx": "links",
     "pcie_in": "pcie",
     "pcie_out": "pcie",
+    "c2c_in": "c2c",
+    "c2c_out": "c2c",
     "cpu_J": "cpu_power",
     "dram_J": "dram_power",
 }

@@ -54,6 +54,8 @@ _MEMORY: Final = {
     "sent_to_other_sockets_bytes_per_s": REMOTE,
     "from_PCIe_bytes_per_s": "pcie.in.bytes_per_s",
     "to_PCIe_bytes_per_s": "pcie.out.bytes_per_s",
+    "from_NVLink_C2C_bytes_per_s": "c2c.in.bytes_per_s",
+    "to_NVLink_C2C_bytes_per_s": "c2c.out.bytes_per_s",
 }
 _POWER: Final = {
     "cpu": "cpu.power.watts",
