@@ -69,6 +69,7 @@ struct PythonStacks::Thread {
 
 struct PythonStacks::Code {
   Key key;
+  std::uint64_t name_hash = 0;
   std::uint32_t function = 0;
   int traceable = 0;
   std::vector<std::uint8_t> table;
@@ -84,7 +85,7 @@ bool PythonStacks::possible(const ring::PythonLayout& layout) noexcept {
   constexpr std::size_t kWord = sizeof(std::uint64_t);
   return layout.version != 0 && layout.frame_bytes <= kMostFrameBytes &&
          layout.code_bytes <= kMostCodeBytes && layout.string_text <= kMostTextOffset &&
-         layout.string_kind != 0 &&
+         layout.string_kind != 0 && layout.string_state >= kWord &&
          inside(layout.frame_bytes,
                 {layout.frame_code + kWord, layout.frame_back + kWord,
                  layout.frame_instruction + kWord, std::size_t{layout.frame_owner} + 1}) &&
@@ -320,15 +321,23 @@ PythonStacks::Answer PythonStacks::recognise(std::vector<Thread>& threads) {
   const std::size_t bytes = layout_.code_bytes;
   std::vector<std::uint8_t> headers(addresses.size() * bytes);
   const auto whole = std::make_unique<bool[]>(addresses.size());
+  // A function that dies may leave all its addresses to the next one: not what it is called.
+  std::vector<std::uint64_t> hashes(addresses.size());
+  const auto hashed = std::make_unique<bool[]>(addresses.size());
   for (std::size_t i = 0; i < addresses.size(); ++i) {
     remote_.want(addresses[i], &headers[i * bytes], bytes, whole[i]);
+    const auto known = codes_.find(addresses[i]);
+    if (known == codes_.end()) continue;
+    remote_.want(known->second.key.name + hash_at(), &hashes[i], sizeof hashes[i], hashed[i]);
   }
   if (const int error = remote_.read(); error != 0) return answer_of(error);
   std::unordered_map<std::uint64_t, Key> unknown;
   for (std::size_t i = 0; i < addresses.size(); ++i) {
     const Key key = whole[i] ? key_of(&headers[i * bytes]) : Key{};
     const auto known = codes_.find(addresses[i]);
-    if (whole[i] && known != codes_.end() && known->second.key == key) continue;
+    if (whole[i] && hashed[i] && known->second.key == key && known->second.name_hash == hashes[i]) {
+      continue;
+    }
     if (known != codes_.end()) codes_.erase(known);
     if (key.type != layout_.code_type) continue;
     unknown[addresses[i]] = key;
@@ -397,6 +406,7 @@ PythonStacks::Answer PythonStacks::learn(std::unordered_map<std::uint64_t, Key>&
     }
     Code& code = codes_[one.address];
     code.key = one.key;
+    code.name_hash = at<std::uint64_t>(one.name.header.data(), hash_at());
     code.function =
         functions_.number_of({utf8_of(one.name.characters, one.name.kind),
                               utf8_of(one.file.characters, one.file.kind), one.key.first_line});

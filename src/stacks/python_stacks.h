@@ -89,6 +89,8 @@ class PythonStacks {
   void look(Thread& thread);
   bool finish(const Thread& thread, ThreadStack& stack);
   Key key_of(const std::uint8_t* code) const;
+  // Where a text has its hash: in front of its state, in every CPython.
+  std::size_t hash_at() const noexcept { return layout_.string_state - sizeof(std::uint64_t); }
 
   ring::PythonLayout layout_;
   Remote remote_;
