@@ -136,7 +136,7 @@ def test_hosts_with_log_folders_of_their_own_are_collected_into_one_run(
 UNTIL_TRACED = """
 def until_traced():
     import glob
-    left = 20
+    left = 200
     for step in range(100_000):
         traced = torch.tensor(float(len(glob.glob("logs/v2/*/*.pt.trace.json.gz")) == 2))
         dist.all_reduce(traced)
