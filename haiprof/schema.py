@@ -50,6 +50,8 @@ PROCESS_FORMAT: Final = "haiprof-process"
 #: ``<table>-<n>.arrows`` while live (IPC stream), closed into ``<table>-<n>.arrow`` (zstd file).
 LIVE_SUFFIX: Final = ".arrows"
 CLOSED_SUFFIX: Final = ".arrow"
+#: Instead of ``.arrows``: a stream of which not all could be closed into a file.
+DAMAGED_SUFFIX: Final = ".damaged"
 #: A kept import of a trace lies beside it as ``<trace>.haiprof/``, of a folder of them in it.
 IMPORT_SUFFIX: Final = ".haiprof"
 IMPORT_FOLDER: Final = "haiprof-import"
@@ -364,6 +366,15 @@ def arrow_type(kind: str) -> pa.DataType:
     return dtype
 
 
+def metadata(table: Table) -> dict[str, str]:
+    """Return the metadata of the Arrow schema of ``table``: the format and its version."""
+    return {
+        KEY_FORMAT: "haiprof",
+        KEY_TABLE: table.name,
+        KEY_VERSION: f"{MAJOR}.{MINOR}",
+    }
+
+
 @cache
 def arrow_schema(table: Table) -> pa.Schema:
     """Return the Arrow schema of ``table``, with the format and its version in the metadata."""
@@ -371,9 +382,5 @@ def arrow_schema(table: Table) -> pa.Schema:
 
     return pa.schema(
         [pa.field(c.name, arrow_type(c.kind), nullable=c.nullable) for c in table.columns],
-        metadata={
-            KEY_FORMAT: "haiprof",
-            KEY_TABLE: table.name,
-            KEY_VERSION: f"{MAJOR}.{MINOR}",
-        },
+        metadata=metadata(table),
     )

@@ -16,6 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import warm_programs
 
+from haiprof.recorder.arrow_stream import END, Batch, StreamWriter
+
 
 def python(
     program: str, *arguments: str, warm: bool = False, **keywords: Any
@@ -84,6 +86,20 @@ def read_table(folder: Path, name: str, *, pauses: bool = False) -> pa.Table:
     if pauses or name != "spans" or not plain:
         return table
     return table.filter(pc.field("category") != "gc")
+
+
+def read_back(batch: Batch) -> pa.Table:
+    """Return a recorder's batch as whoever reads its stream gets it."""
+    writer = StreamWriter(batch.table)
+    table = pa.ipc.open_stream(writer.begin() + writer.batch(batch, {}) + END).read_all()
+    table.validate(full=True)
+    return table
+
+
+def rows_of(batch: Batch) -> list[dict[str, Any]]:
+    """Return its rows."""
+    rows: list[dict[str, Any]] = read_back(batch).to_pylist()
+    return rows
 
 
 def process_file(folder: Path) -> dict[str, Any]:

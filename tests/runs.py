@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from haiprof import schema
+from haiprof.recorder.arrow_stream import Batch
+from haiprof.recorder.tables import RowTable
 
 T0 = 1_700_000_000_000_000_000
 MS = 1_000_000
@@ -101,6 +103,15 @@ def batch(
         else:
             columns.append(pa.array(values, field.type))
     return pa.record_batch(columns, schema=arrow)
+
+
+def recorded_batches(table: schema.Table, rows: Sequence[Row], size: int) -> Iterator[Batch]:
+    """Make batches of so many rows, as a recorder does; columns that a row lacks are null."""
+    waiting = RowTable(table)
+    for first in range(0, len(rows), size):
+        for row in rows[first : first + size]:
+            waiting.add(*(row.get(column.name) for column in table.columns))
+        yield waiting.take()
 
 
 def write_closed(

@@ -22,7 +22,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Become the recorder of a run, or exit quietly if it has one."""
     # Lower priority than the job, and on any core that the control group allows: the rank that
     # started it may be bound to a few, and needs them. This comes first: the imports below take a
-    # core for a third of a second.
+    # core for a tenth of a second.
     with contextlib.suppress(OSError):
         os.nice(5)
         os.sched_setaffinity(0, range(os.sysconf("SC_NPROCESSORS_CONF")))
@@ -57,12 +57,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
 
     sys.meta_path.insert(0, _Hidden())
-    import pyarrow as pa
-
     from haiprof.recorder.loop import Recorder
 
-    pa.set_cpu_count(1)
-    pa.set_io_thread_count(1)
     recorder = Recorder(
         options.run_dir,
         intervals=dict(options.interval),

@@ -13,14 +13,12 @@ import json
 import os
 import signal
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from haiprof import _core, schema
 from haiprof.common.printable import printable
+from haiprof.recorder.arrow_stream import Batch
 from haiprof.recorder.memory_kills import Verdict
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _STEPS: Final = tuple(_core.CATEGORIES.index(name) for name in ("step", "inference_step"))
 #: Kinds of events by which the job reports its end.
@@ -66,31 +64,30 @@ class LastWords:
         #: Whether it waits for its files before it ends.
         self.waits = False
 
-    def read(self, events: pa.RecordBatch) -> None:
+    def read(self, events: Batch) -> None:
         """Look for an exception that ends the process, and for its goodbye."""
-        kinds = events.column("kind")
-        texts = kinds.dictionary.to_pylist()
-        wanted = {n: text for n, text in enumerate(texts) if text in (_EXCEPTION, _GOODBYE)}
+        texts = events.column("kind").texts
+        assert texts is not None
+        wanted = {n: text for n, text in enumerate(texts.all) if text in (_EXCEPTION, _GOODBYE)}
         if not wanted:
             return
-        for row, number in enumerate(kinds.indices.to_pylist()):
+        for row, number in enumerate(events.numbers("kind")):
             if wanted.get(number) == _GOODBYE:
-                self.goodbye_ns = events.column("time")[row].as_py()
-                self.waits = "waits" in (events.column("text")[row].as_py() or "")
+                self.goodbye_ns = events.numbers("time")[row]
+                self.waits = "waits" in str(events.value("text", row) or "")
             elif number in wanted:
-                values = {name: events.column(name)[row].as_py() for name in _COLUMNS}
+                values = {name: events.value(name, row) for name in _COLUMNS}
                 self.newest = _raised(**values) or self.newest
 
-    def survived(self, spans: pa.RecordBatch) -> None:
+    def survived(self, spans: Batch) -> None:
         """Forget an exception after which the job has made a step: it was shown, and no more."""
         if self.newest is None:
             return
-        import pyarrow.compute as pc
-
-        indices = spans.column("category").indices
-        steps = pc.or_(*(pc.equal(indices, number) for number in _STEPS))
-        begun = pc.max(pc.filter(spans.column("start"), steps)).as_py()
-        if begun is not None and begun > self.newest.time_ns:
+        categories, starts = spans.numbers("category"), spans.numbers("start")
+        begun = [
+            start for category, start in zip(categories, starts, strict=True) if category in _STEPS
+        ]
+        if begun and max(begun) > self.newest.time_ns:
             self.newest = None
 
 

@@ -23,7 +23,7 @@ from haiprof.recorder import ending, machine
 from haiprof.recorder.memory_kills import Verdict
 from haiprof.recorder.process import EARLY_SECONDS, WRITE_SECONDS, RecordedProcess
 from haiprof.recorder.process_folder import gpus_of, read_process_file, whole, write_json
-from haiprof.recorder.segments import TableWriter, close_stream, live_streams
+from haiprof.recorder.segments import TableWriter, close_left
 from haiprof.recorder.tables import RingTables, RowTable
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class NodeRecorder:
             raise
 
     def _open(self, intervals: Mapping[str, float], access: Access) -> None:
-        not_closed = [close_stream(self._files, left).lost for left in live_streams(self._files)]
+        not_closed = close_left(self._files)
         self._access = access
         # Rings take the offset of the two clocks once, too; a wall clock that is set would tear
         # the samples from their steps.
@@ -136,7 +136,7 @@ class NodeRecorder:
         self._begun = self._now_ns()
         self._written_at = time.monotonic()
         self._look_at = 0.0
-        for lost in filter(None, not_closed):
+        for lost in not_closed:
             self.event("recorder", lost)
         self._sources = self._sampler.sources()
         self._write_node_file("live", self._sources)

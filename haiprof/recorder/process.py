@@ -24,7 +24,8 @@ from haiprof.common.process_life import Life, parent_of, started_at
 from haiprof.recorder import ending
 from haiprof.recorder.memory_kills import MemoryKills
 from haiprof.recorder.process_folder import claim, document, gpus_of, whole, write_json
-from haiprof.recorder.segments import Reach, TableWriter, close_stream, live_streams, reached
+from haiprof.recorder.reach import Reach
+from haiprof.recorder.segments import TableWriter, close_left, reached
 from haiprof.recorder.stacks import ProcessStacks
 from haiprof.recorder.tables import RingTables, RowTable
 
@@ -98,7 +99,7 @@ class RecordedProcess:
             before.merge(Reach(lost=reach.lost))
             if reach.lanes:
                 through[name] = reach.lanes
-        not_closed = [close_stream(self.files, left).lost for left in live_streams(self.files)]
+        not_closed = close_left(self.files)
         self._reader = RingReader(ring, through, utc_offset_ns)
         #: What an earlier recorder's reader lost; the ring itself counts the other causes.
         self._lost_before = {c: n for c, n in before.lost.items() if c in _READERS_CAUSES}
@@ -132,7 +133,7 @@ class RecordedProcess:
                 earlier_records = RingReader(ring)
                 earlier_records.take(_TAKE)
                 self._advance.read(earlier_records.rows().get("spans", {}))
-        for lost in filter(None, not_closed):
+        for lost in not_closed:
             self.event("recorder", lost)
         self._write_process_file("live")
         self.life = Life(self.pid, self.start_time)

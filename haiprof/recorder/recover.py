@@ -23,6 +23,7 @@ from haiprof.common.places import UNFINISHED_TRACE, node_name, ring_dirs, ring_r
 from haiprof.common.process_life import process_is_alive
 from haiprof.errors import HaiprofError
 from haiprof.options import OPTIONS, Options, resolve
+from haiprof.recorder.closing import close_stream
 from haiprof.recorder.election import Election, recorder_running
 from haiprof.recorder.launch import start_recorder
 from haiprof.recorder.loop import tidy
@@ -30,7 +31,7 @@ from haiprof.recorder.outside import notes_in
 from haiprof.recorder.process import RecordedProcess, rings_in
 from haiprof.recorder.process_folder import read_process_file, write_json
 from haiprof.recorder.run_folder import open_run
-from haiprof.recorder.segments import close_stream, live_streams
+from haiprof.recorder.segments import live_streams
 
 #: An unfinished ring, or a ring folder without rings, this old (s) has lost its maker.
 _ABANDONED_SECONDS: Final = 60.0

@@ -1,14 +1,13 @@
-"""Builds record batches: from the columns of a ring, and from rows of our own."""
+"""Builds batches: from the columns of a ring, and from rows of our own."""
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from haiprof import _core, schema
+from haiprof.recorder.arrow_stream import WIDTHS, Batch, Texts, Values, packed
 
 if TYPE_CHECKING:
     from haiprof.recorder.segments import TableWriter
@@ -33,51 +32,14 @@ _NUMBERED: Final = {
 #: With this many texts in one column, rows of our own go on in a new file without them. (A ring's
 #: go on in the same file: their dictionary begins anew there, see ``src/drain/columns.h``.)
 MOST_TEXTS: Final = 1 << 13
-#: Rows that Python looks at.
-_FEW: Final = 1024
 #: (rows, nulls, values, validity) as ``RingReader.rows`` gives them.
 RawColumn = tuple[int, int, bytes, "bytes | None"]
 #: ``RingReader.texts``
 NewTexts = Callable[[str, str, int, int], tuple[int, Sequence[str]]]
 
 
-class Texts:
-    """A dictionary that only grows at its end, as IPC dictionary deltas need it."""
-
-    #: How often the dictionary of the ring that it follows had begun anew.
-    renewed: int = 0
-
-    def __init__(self, first: Sequence[str] = ()) -> None:
-        """Begin with the texts of ``first``."""
-        self._texts: list[str] = list(first)
-        self._index: dict[str, int] = {t: i for i, t in enumerate(self._texts)}
-        self._array: pa.Array | None = None
-
-    def __len__(self) -> int:
-        """How many texts there are."""
-        return len(self._texts)
-
-    def index(self, text: str) -> int:
-        """Return the index of ``text``, adding it when it is new."""
-        found = self._index.get(text)
-        if found is None:
-            found = self._index[text] = len(self._texts)
-            self._texts.append(text)
-        return found
-
-    def extend(self, texts: Sequence[str]) -> None:
-        """Append texts whose indices the caller counts itself (two may be equal)."""
-        self._texts += texts
-
-    def array(self) -> pa.Array:
-        """Return the texts as Arrow; the same object while nothing was added."""
-        if self._array is None or len(self._array) != len(self._texts):
-            self._array = pa.array(self._texts, pa.utf8())
-        return self._array
-
-
 class RingTables:
-    """Turns the columns of one ring into record batches."""
+    """Turns the columns of one ring, or of samples, into batches."""
 
     def __init__(self) -> None:
         """Begin with empty dictionaries."""
@@ -89,17 +51,17 @@ class RingTables:
         table: schema.Table,
         raw: Mapping[str, RawColumn],
         texts: NewTexts,
-    ) -> pa.RecordBatch:
+    ) -> Batch:
         """Return the rows ``raw`` as one batch.
 
         Args:
             table: the table they belong to.
-            raw: column name -> values; columns that are not there become null.
+            raw: column name -> values; columns that are not there become null, or 0.
             texts: ``RingReader.texts``: what a column's dictionary has gained.
         """
         rows = next(iter(raw.values()))[0]
-        arrays = [self._column(table, column, raw, rows, texts) for column in table.columns]
-        return pa.RecordBatch.from_arrays(arrays, schema=schema.arrow_schema(table))
+        columns = [self._column(table, column, raw, rows, texts) for column in table.columns]
+        return Batch(table, rows, columns)
 
     def _column(
         self,
@@ -108,55 +70,38 @@ class RingTables:
         raw: Mapping[str, RawColumn],
         rows: int,
         texts: NewTexts,
-    ) -> pa.Array:
-        if column.kind != "text":
-            dtype = schema.arrow_type(column.kind)
-            values = raw.get(column.name)
-            if values is None:
-                if column.nullable:
-                    return pa.nulls(rows, dtype)
-                return _zeros(dtype, rows)
-            return _from_buffers(dtype, values)
-        numbered = self._numbered.get((table.name, column.name))
+    ) -> Values:
         values = raw.get(column.name)
+        there = Values(b"", None, rows) if values is None else _values(values)
+        if column.kind != "text":
+            if values is None and not column.nullable:
+                return Values(bytes(rows * WIDTHS[column.kind]), None, 0)
+            return there
+        numbered = self._numbered.get((table.name, column.name))
         if numbered is not None:
-            if values is None:
-                return _dictionary(pa.nulls(rows, pa.uint32()), numbered.array())
-            return _dictionary(_known(values, len(numbered)), numbered.array())
+            return _known(there, numbered)
         known = self._texts.setdefault((table.name, column.name), Texts())
-        if values is None:
-            return _dictionary(pa.nulls(rows, pa.uint32()), known.array())
-        renewed, new = texts(table.name, column.name, len(known), known.renewed)
-        if renewed != known.renewed:
-            known = self._texts[table.name, column.name] = Texts()
-            known.renewed = renewed
-        known.extend(new)
-        return _dictionary(_from_buffers(pa.uint32(), values), known.array())
+        if values is not None:
+            renewed, new = texts(table.name, column.name, len(known), known.renewed)
+            if renewed != known.renewed:
+                known = self._texts[table.name, column.name] = Texts()
+                known.renewed = renewed
+            known.extend(new)
+        return there._replace(texts=known)
 
 
-def _known(values: RawColumn, count: int) -> pa.Array:
-    """Return numbers below ``count``; those of a newer layout become 0."""
-    indices = _from_buffers(pa.uint32(), values)
-    # A call of pyarrow.compute takes longer than to look at a few.
-    if values[0] <= _FEW and max(memoryview(values[2]).cast("I")) < count:
-        return indices
-    newer, limit = pa.scalar(0, pa.uint32()), pa.scalar(count, pa.uint32())
-    return pc.if_else(pc.less(indices, limit), indices, newer)
+def _values(raw: RawColumn) -> Values:
+    _, nulls, values, validity = raw
+    return Values(values, validity, nulls)
 
 
-def _from_buffers(kind: pa.DataType, raw: RawColumn) -> pa.Array:
-    rows, nulls, values, validity = raw
-    mask = None if validity is None else pa.py_buffer(validity)
-    return pa.Array.from_buffers(kind, rows, [mask, pa.py_buffer(values)], null_count=nulls)
-
-
-def _dictionary(indices: pa.Array, texts: pa.Array) -> pa.Array:
-    # The core made the indices; checking each against the dictionary costs more than all the rest.
-    return pa.DictionaryArray.from_arrays(indices, texts, safe=False)
-
-
-def _zeros(kind: pa.DataType, rows: int) -> pa.Array:
-    return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(bytes(8 * rows))])
+def _known(values: Values, texts: Texts) -> Values:
+    """Return numbers of texts; those of a newer layout become 0."""
+    numbers = memoryview(values.values).cast("I")
+    if numbers and max(numbers) >= len(texts):
+        known = array("I", [number if number < len(texts) else 0 for number in numbers])
+        values = values._replace(values=known.tobytes())
+    return values._replace(texts=texts)
 
 
 class RowTable:
@@ -176,30 +121,26 @@ class RowTable:
         """Append one row, its values in the order of the table's columns; None is null."""
         for column, values, value in zip(self._table.columns, self._columns, row, strict=True):
             if value is not None and column.kind == "text":
-                value = self._texts[column.name].index(value)
+                value = self._texts[column.name].place_of(value)
             values.append(value)
 
     def extend(self, *columns: Sequence[Any]) -> None:
         """Append rows, given by column in the order of the table's; None is null."""
         for column, values, new in zip(self._table.columns, self._columns, columns, strict=True):
             if column.kind == "text":
-                index = self._texts[column.name].index
-                values += [None if text is None else index(text) for text in new]
+                place_of = self._texts[column.name].place_of
+                values += [None if text is None else place_of(text) for text in new]
             else:
                 values += new
 
-    def take(self) -> pa.RecordBatch:
+    def take(self) -> Batch:
         """Return the collected rows as one batch and forget them."""
-        arrays = []
+        columns = []
         for column, values in zip(self._table.columns, self._columns, strict=True):
-            if column.kind == "text":
-                indices = pa.array(values, pa.uint32())
-                texts = self._texts[column.name].array()
-                arrays.append(_dictionary(indices, texts))
-            else:
-                arrays.append(pa.array(values, schema.arrow_type(column.kind)))
-            values.clear()
-        return pa.RecordBatch.from_arrays(arrays, schema=schema.arrow_schema(self._table))
+            columns.append(packed(column.kind, values)._replace(texts=self._texts.get(column.name)))
+        batch = Batch(self._table, len(self), columns)
+        self.forget()
+        return batch
 
     def renew(self, writer: TableWriter) -> None:
         """Once the texts are too many, close the file that needs them and begin without any.

@@ -34,7 +34,7 @@ from haiprof.collect.gather import collect
 from haiprof.collect.named import source
 from haiprof.collect.source import SourceError
 from haiprof.common.owned_files import Folder
-from haiprof.recorder.segments import close_stream
+from haiprof.recorder.closing import close_stream
 
 pytestmark = pytest.mark.usefixtures("shm")
 

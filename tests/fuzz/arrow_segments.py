@@ -16,7 +16,9 @@ from supervised import fault_of, main
 from haiprof import schema
 from haiprof.common.owned_files import Folder
 from haiprof.errors import HaiprofError
-from haiprof.recorder.segments import Reach, TableWriter, close_stream, reached
+from haiprof.recorder.closing import close_stream
+from haiprof.recorder.reach import Reach
+from haiprof.recorder.segments import TableWriter, reached
 from haiprof.sources import tables
 from haiprof.sources.follow import FolderFollower, Wanted
 
@@ -43,9 +45,8 @@ def _seeds(table: schema.Table, folder: Path) -> dict[str, bytes]:
     size = len(rows) // _PIECES
     writer = TableWriter(folder, table)
     writer.prepare()
-    batch = runs.batch(table, rows)
-    for n in range(_PIECES):
-        writer.append(batch.slice(n * size, size), Reach({0: (n + 1) * size}, {"overwritten": n}))
+    for n, batch in enumerate(runs.recorded_batches(table, rows, size)):
+        writer.append(batch, Reach({0: (n + 1) * size}, {"overwritten": n}))
         writer.push()
     live = folder / f"{table.name}-0.arrows"
     seeds = {"arrows": live.read_bytes()}

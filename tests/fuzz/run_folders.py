@@ -27,7 +27,8 @@ from haiprof import schema
 from haiprof.analyzer import Analyzer
 from haiprof.cli.main import _run_app as haiprof
 from haiprof.errors import HaiprofError
-from haiprof.recorder.segments import Reach, TableWriter
+from haiprof.recorder.reach import Reach
+from haiprof.recorder.segments import TableWriter
 
 _STEPS = 24
 #: What is left out of a run because of an error that nobody thought of.
@@ -60,10 +61,10 @@ def _still_live(folder: Path) -> None:
     ):
         writer = TableWriter(place, table)
         writer.prepare()
-        batch = runs.batch(table, rows)
-        half = batch.num_rows // 2
-        writer.append(batch.slice(0, half), Reach({0: half}, {"overwritten": 3}))
-        writer.append(batch.slice(half), Reach({0: batch.num_rows}, {"overwritten": 3}))
+        half = len(rows) // 2
+        first, second = runs.recorded_batches(table, rows, len(rows) - half)
+        writer.append(first, Reach({0: first.rows}, {"overwritten": 3}))
+        writer.append(second, Reach({0: len(rows)}, {"overwritten": 3}))
         writer.push()
 
 

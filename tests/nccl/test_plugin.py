@@ -10,6 +10,7 @@ import nccl_truth
 import polars as pl
 import pytest
 from fixtures import SANITIZERS, build_native
+from recording import read_back
 
 from haiprof import _core, schema
 from haiprof.recorder.tables import RingTables
@@ -43,7 +44,7 @@ def rows(ring: Path) -> tuple[pl.DataFrame, dict[str, int]]:
     if raw is None:
         return pl.DataFrame(), reader.losses
     batch = RingTables().batch(schema.NCCL, raw, reader.texts)
-    frame = pl.from_arrow(batch)
+    frame = pl.from_arrow(read_back(batch))
     assert isinstance(frame, pl.DataFrame)
     return operations(frame), reader.losses
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from host_trees import SECOND, STAT, Node
+from recording import rows_of
 
 from haiprof import _core, schema
 from haiprof.recorder.tables import RingTables
@@ -109,7 +110,7 @@ def test_rings_are_emptied_meanwhile(tmp_path: Path, reader: _core.RingReader) -
     assert (ready, reader.taken, reader.waiting) == ([], EVENTS, EVENTS)
     assert part > 0.9
     batch = RingTables().batch(schema.EVENTS, reader.rows()["events"], reader.texts)
-    assert batch.column("text").to_pylist() == [f"event {n}" for n in range(EVENTS)]
+    assert [row["text"] for row in rows_of(batch)] == [f"event {n}" for n in range(EVENTS)]
     reader.clear()
     assert (reader.taken, reader.waiting) == (EVENTS, 0)
 
@@ -148,7 +149,7 @@ def test_sources_are_read_when_they_are_due(tmp_path: Path, node: Node) -> None:
     assert ready == []
     assert part > 0.5
     batch = RingTables().batch(schema.SAMPLES, rows.columns(), rows.texts)
-    threads = [row for row in batch.to_pylist() if row["metric"] == "cpu.run_queue.threads"]
+    threads = [row for row in rows_of(batch) if row["metric"] == "cpu.run_queue.threads"]
     assert 1 < len(threads) <= 11
     assert {row["value"] for row in threads} == {3.0}
     times = [row["time"] for row in threads]
@@ -173,12 +174,12 @@ def test_rows_are_what_was_read_of_each_target(node: Node) -> None:
     columns = ("time", "metric", "instance", "value", "flags")
     batch = RingTables().batch(schema.SAMPLES, mine.columns(), mine.texts)
     cost = "haiprof.cost.ratio"
-    rows = [tuple(row[name] for name in columns) for row in batch.to_pylist()]
+    rows = [tuple(row[name] for name in columns) for row in rows_of(batch)]
     assert [row for row in rows if row[1] != cost] == [row for row in read if row[1] != cost]
     assert (len(others), len(labelled), len(second)) == (0, 0, len(mine))
     batch = RingTables().batch(schema.SAMPLES, second.columns(), second.texts)
     instances = [row[2] for row in rows]
     expected = ["before" if name is None else f"before {name}" for name in instances]
-    assert batch.column("instance").to_pylist() == expected
+    assert [row["instance"] for row in rows_of(batch)] == expected
     mine.clear()
     assert (len(mine), mine.columns()) == (0, {})

@@ -13,16 +13,12 @@ from damage import WRONG_TEXTS
 
 from haiprof import schema
 from haiprof.common.owned_files import Folder
-from haiprof.recorder.segments import (
-    Batches,
-    Reach,
-    TableWriter,
-    close_stream,
-    next_number,
-    reached,
-)
+from haiprof.recorder.closing import Batches, close_stream, reach_in
+from haiprof.recorder.reach import Reach
+from haiprof.recorder.segments import TableWriter, next_number, reached
 
-ROWS = [runs.span(n, 1, "phase", f"p{n}", n) for n in range(12)]
+#: The first four have all names: of the others any can be missing.
+ROWS = [runs.span(n, 1, "phase", f"p{n % 4}", n) for n in range(12)]
 NAME = "spans-0.arrows"
 
 
@@ -30,10 +26,9 @@ def write_stream(folder: Path) -> list[int]:
     """Write three batches as a recorder does; return where each ends."""
     writer = TableWriter(folder, schema.SPANS)
     writer.prepare()
-    batch = runs.batch(schema.SPANS, ROWS)
     ends = []
-    for n in range(3):
-        writer.append(batch.slice(4 * n, 4), Reach({0: 4 * n + 4}, {"overwritten": n}))
+    for n, batch in enumerate(runs.recorded_batches(schema.SPANS, ROWS, 4)):
+        writer.append(batch, Reach({0: 4 * n + 4}, {"overwritten": n}))
         writer.push()
         ends.append((folder / NAME).stat().st_size)
     return ends
@@ -143,7 +138,7 @@ def test_texts_in_place_of_others_are_not_taken_for_those(tmp_path: Path) -> Non
 def test_a_reach_that_is_damaged_ends_what_is_read(tmp_path: Path, text: str) -> None:
     raw = text.encode("utf-8", "surrogateescape")
     with pytest.raises(pa.ArrowInvalid, match=r"haiprof\.through"):
-        Reach.from_metadata({b"haiprof.through": raw})
+        reach_in({b"haiprof.through": raw})
     names = runs.batch(schema.SPANS, ROWS[:2]).column("name")
     write_forged(tmp_path, names, {b"haiprof.through": raw})  # type: ignore[dict-item]
     batches = Batches(Folder.at(tmp_path), NAME)

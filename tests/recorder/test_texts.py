@@ -14,7 +14,8 @@ from recording import process_file, run_python, wait_recorded
 
 from haiprof import _core, schema
 from haiprof.common.owned_files import Folder
-from haiprof.recorder.segments import Batches, TableWriter, close_stream, live_streams
+from haiprof.recorder.closing import Batches, close_stream
+from haiprof.recorder.segments import TableWriter, live_streams
 from haiprof.recorder.tables import RingTables
 from haiprof.sources.follow import FolderFollower, Wanted
 from haiprof.sources.tables import read_table

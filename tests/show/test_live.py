@@ -329,7 +329,8 @@ def test_gpus_stand_with_the_rank_that_uses_them(tmp_path: Path) -> None:
 
 
 def test_losses_and_the_newest_event_are_reported(tmp_path: Path) -> None:
-    from haiprof.recorder.segments import Reach, TableWriter
+    from haiprof.recorder.reach import Reach
+    from haiprof.recorder.segments import TableWriter
     from haiprof.recorder.tables import RowTable
 
     run = live_run(tmp_path / "run")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from recording import rows_of
 from torch import nn
 
 from haiprof import _core, schema
@@ -33,7 +34,7 @@ def sizes(recorded: Any) -> list[tuple[float, float]]:
     if raw is None:
         return []
     found: dict[str, list[float]] = {"model.input.elements": [], "model.input.rows": []}
-    for row in RingTables().batch(schema.SAMPLES, raw, reader.texts).to_pylist():
+    for row in rows_of(RingTables().batch(schema.SAMPLES, raw, reader.texts)):
         if row["metric"] in found:
             found[row["metric"]].append(row["value"])
     return list(zip(*found.values(), strict=True))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recording import run_python, wait_recorded
+from recording import rows_of, run_python, wait_recorded
 
 from haiprof import Analyzer, _core, schema
 from haiprof.capture import hooks
@@ -29,7 +29,7 @@ class Ring:
         raw = reader.rows().get(table.name)
         if raw is None:
             return []
-        found: list[dict[str, Any]] = RingTables().batch(table, raw, reader.texts).to_pylist()
+        found = rows_of(RingTables().batch(table, raw, reader.texts))
         return found
 
     def pauses(self) -> list[dict[str, Any]]:
