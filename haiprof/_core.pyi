@@ -505,7 +505,10 @@ class SourceReport(TypedDict):
     cost_us: float
 
 class SampleRows:
-    """Samples of one target as columns of the table ``samples``, until they are written."""
+    """Samples of one target as columns of the table ``samples``, until they are written.
+
+    Not to be looked at while another thread collects.
+    """
 
     def __init__(self, utc_offset_ns: int) -> None:
         """``utc_offset_ns``: from the clock of the sampler to UTC."""

@@ -98,13 +98,15 @@ class Segment:
             self.ended = True
         self.push()
         os.close(self._fd)
-        from haiprof.recorder.closing import close_stream
-
+        path = self._folder.path / self._name
         try:
+            from haiprof.recorder.closing import close_stream
+
             close_stream(self._folder, self._name, durably=self._synced)
         except OSError as error:
-            path = self._folder.path / self._name
             log.warning("%s stays a stream: %s", path, error.strerror)
+        except ImportError as error:  # what this runs from has been replaced since it was started
+            log.warning("%s stays a stream: %s", path, error)
 
 
 def live_streams(folder: Folder) -> list[str]:

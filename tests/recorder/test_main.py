@@ -62,6 +62,26 @@ def test_it_may_have_more_descriptors_than_its_job(shm: Path, tmp_path: Path) ->
     assert job.communicate("\n", timeout=60)[1] == ""
 
 
+def test_pyarrow_is_only_loaded_to_close_files(shm: Path, tmp_path: Path) -> None:
+    program = """
+        import sys, haiprof
+        haiprof.start(sys.argv[1], run="run", hang_after=0)
+        with haiprof.range("work"): pass
+        haiprof.mark("made")
+        sys.stdin.readline()
+    """
+    job = python(program, str(tmp_path), stdin=subprocess.PIPE)
+    recorder = the_recorder(shm)
+    folder = tmp_path / "run"
+    wait_for(lambda: list(folder.glob("*#0/spans-*.arrows")))
+    wait_for(lambda: read_table(next(folder.glob("*#0")), "spans").num_rows == 1)
+    assert "libarrow" not in Path(f"/proc/{recorder}/maps").read_text()
+    assert job.communicate("\n", timeout=60)[1] == ""
+    wait_recorded(shm)
+    assert list(folder.glob("*#0/spans-*.arrow"))
+    assert read_table(next(folder.glob("*#0")), "spans")["name"].to_pylist() == ["work"]
+
+
 def test_it_leaves_behind_what_it_cannot_read(shm: Path, tmp_path: Path) -> None:
     """A ring of another version, for one; the recorder neither stays for it nor goes in circles."""
     rings = ring_dir(tmp_path / "run")

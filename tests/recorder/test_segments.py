@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -57,6 +58,20 @@ def test_a_whole_stream_becomes_a_file_that_counts_its_rows(tmp_path: Path) -> N
     metadata = pa.ipc.open_file(str(tmp_path / "spans-0.arrow")).schema.metadata
     assert metadata[b"haiprof.rows"] == b"12"
     assert [file.name for file in tmp_path.iterdir()] == ["spans-0.arrow"]
+
+
+def test_a_stream_stays_where_what_closes_it_cannot_be_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer = TableWriter(tmp_path, schema.SPANS)
+    for batch in runs.recorded_batches(schema.SPANS, ROWS, 4):
+        writer.prepare()
+        writer.append(batch)
+    with monkeypatch.context() as patched:
+        patched.setitem(sys.modules, "haiprof.recorder.closing", None)
+        writer.close()
+    assert f"{tmp_path / NAME} stays a stream" in caplog.text
+    assert pa.ipc.open_stream((tmp_path / NAME).read_bytes()).read_all().num_rows == 12
 
 
 def test_of_a_cut_stream_the_lost_bytes_are_reported(tmp_path: Path) -> None:
