@@ -1,14 +1,15 @@
 """Encodes rows as an Arrow IPC stream, without pyarrow.
 
-A recorder writes a few rows every other second for as long as a job runs. To wake up a library of
-50 MB for that costs more CPU time than all else together, since none of it is in a cache by then,
-and half of the recorder's memory. The format: https://arrow.apache.org/docs/format/Columnar.html
+A recorder writes a few rows every other second for as long as a job runs. To call a large library
+for that costs several times what the rows do, since little of it is still in a cache by then, and
+half of the recorder's memory. The format: https://arrow.apache.org/docs/format/Columnar.html
 (IPC), its messages: Message.fbs and Schema.fbs of Arrow 1.0 and later, metadata version 5.
 """
 
 from __future__ import annotations
 
 import struct
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -223,12 +224,12 @@ class _Builder:
         struct.pack_into("<I", self.data, at, what.put(self) - at)
 
 
-class _Part:
+class _Part(ABC):
     """Something of a head."""
 
+    @abstractmethod
     def put(self, builder: _Builder) -> int:
         """Put it at the end; return where it is."""
-        raise NotImplementedError
 
 
 class _Table(_Part):
