@@ -148,11 +148,33 @@ def test_a_harmless_word_of_the_recorders_python_is_no_failure(shm: Path, tmp_pa
 def test_a_recorder_that_cannot_start_is_reported_by_its_last_line(
     shm: Path, tmp_path: Path
 ) -> None:
+    # The recorder is the one Python of them all whose program has this name.
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\n"
+        "if any('haiprof.recorder' in word for word in sys.orig_argv):\n"
+        "    raise SystemExit('no recorder today')\n"
+    )
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    code, found = findings(PYTHONPATH=path)
+    assert code == 1
+    assert (found["recorder"]["state"], found["recorder"]["found"]) == (
+        "broken",
+        "SystemExit: no recorder today",
+    )
+
+
+def test_a_recorder_that_cannot_close_its_files_says_what_is_broken(
+    shm: Path, tmp_path: Path
+) -> None:
     (tmp_path / "pyarrow.py").write_text("raise ImportError('pyarrow is broken here')")
     path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
     code, found = findings(PYTHONPATH=path)
     assert code == 1
-    assert found["recorder"]["found"] == "ImportError: pyarrow is broken here"
+    recorder = found["recorder"]
+    assert recorder["state"] == "broken"
+    assert recorder["found"].startswith("a record reached its file, but that could not be closed: ")
+    assert recorder["found"].endswith("pyarrow is broken here")
+    assert recorder["mend"] == "reinstall pyarrow here"
 
 
 def test_a_wrong_variable_is_named(shm: Path) -> None:

@@ -19,6 +19,7 @@ from haiprof.cli.doctor.finding import ABSENT, BROKEN, DENIED, OK, Finding
 from haiprof.common.owned_files import private_folder
 from haiprof.common.places import folders_for_rings, room_for_ring, root_with_room
 from haiprof.options import Options, resolve
+from haiprof.schema import LIVE_SUFFIX
 
 #: Bytes, as src/ring/writer.h has it; the core may not be there to ask.
 SMALLEST_RING: Final = 2 << 20
@@ -161,6 +162,18 @@ def _recorder(rings: Path, ring: Path, folder: Path) -> Finding:
     took = time.monotonic() - begun
     if any(folder.glob("*/events-*.arrow")):
         return Finding("recorder", OK, f"a record reached its file in {took:.1f} s", core=True)
+    if not rings.exists() and any(folder.glob(f"*/events-*{LIVE_SUFFIX}")):
+        with contextlib.suppress(OSError):
+            said = (folder / RECORDER_LOG).read_text(encoding="utf-8", errors="replace")
+        lines = [line for line in said.splitlines() if LIVE_SUFFIX in line]
+        why = lines[-1] if lines else "its log does not say why"
+        return Finding(
+            "recorder",
+            BROKEN,
+            f"a record reached its file, but that could not be closed: {why}",
+            "reinstall pyarrow here",
+            core=True,
+        )
     return Finding(
         "recorder",
         BROKEN,
