@@ -18,6 +18,7 @@ ACTIVITY_KINDS: Final[tuple[str, ...]]
 OPERATIONS: Final[tuple[str, ...]]
 COLLECTIVE_SIDES: Final[tuple[str, ...]]
 NCCL_SIDES: Final[tuple[str, ...]]
+PART_KINDS: Final[tuple[str, ...]]
 #: By c10's numbers; "other" stands for those that have no short name.
 ELEMENT_TYPES: Final[tuple[str, ...]]
 
@@ -228,6 +229,13 @@ class RingReader(Chore):
 
         Tables without rows and columns without a value are left out.
         """
+    def settle_steps(self) -> None:
+        """Sum up the steps that wait for spans that come late: nothing more will come."""
+
+    @property
+    def settled(self) -> dict[int, int]:
+        """Lane -> number of the first record that is of no step that was summed up."""
+
     def clear(self) -> None:
         """Forget the rows, not the dictionaries."""
     def texts(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MAJOR: Final = 1
-MINOR: Final = 7
+MINOR: Final = 8
 
 #: The numbers of inference steps count from here, because those of a training count from 0.
 INFERENCE: Final = 1 << 31
@@ -324,6 +324,31 @@ NCCL: Final = Table(
     ),
 )
 
+STEP_PARTS: Final = Table(
+    "step_parts",
+    "a step, or one part of it: its rows follow the step's own",
+    _columns(
+        ("start", "int64", "ns, UTC epoch: of the step, or of the part's last span in it"),
+        ("duration", "int64", "ns: of the step, or of the part without what is nested in it"),
+        (
+            "kind",
+            "text",
+            "step, inference_step, phase, user, gc, wait (for other ranks), other (the rest of the "
+            "step); checkpoint, compile (each a row, in a step or not); late (spans that came too "
+            "late for their step), gap (a step of which not all was seen)",
+        ),
+        ("name", "text", "of the phase, range or operation"),
+        ("step", "uint32", "number of the step", True),
+        ("count", "uint32", "spans that it sums up"),
+        (
+            "last",
+            "int64",
+            "ns that the last span took as a whole; null: the same as duration",
+            True,
+        ),
+    ),
+)
+
 FLOWS: Final = Table(
     "flows",
     "one end of an arrow between two spans",
@@ -340,7 +365,7 @@ TABLES: Final[dict[str, Table]] = {
     t.name: t
     for t in (
         *(SPANS, EVENTS, SAMPLES, KERNELS, DEVICE_SPANS, ALLOCATIONS, COLLECTIVES, NCCL, FLOWS),
-        *(FRAMES, STACKS),
+        *(FRAMES, STACKS, STEP_PARTS),
     )
 }
 

@@ -324,6 +324,7 @@ class RecordedProcess:
 
     def _write(self) -> None:
         reach = Reach(self._reader.position, self._losses())
+        of_steps = Reach(self._reader.settled, self._losses())
         columns = self._reader.rows()
         for name in columns:
             if name not in self._writers:
@@ -339,7 +340,7 @@ class RecordedProcess:
                 rows = next(iter(raw.values()))[0]
                 raw = {**raw, "flags": (rows, 0, bytes(4 * rows), None)}
             batch = self._tables.batch(table, raw, self._reader.texts)
-            self._writers[name].append(batch, reach)
+            self._writers[name].append(batch, of_steps if name == "step_parts" else reach)
             if name == "events":
                 self._words.read(batch)
             elif name == "spans":
@@ -425,6 +426,7 @@ class RecordedProcess:
             text = ending.sentence(self.pid, ended, goodbye=said_goodbye)
             self.event("exit", text, ended)
         self._stacks.collect(self._reader.utc_offset_ns, last=True)
+        self._reader.settle_steps()
         self._write()
         for writer in self._written():
             writer.close()
@@ -469,6 +471,7 @@ class RecordedProcess:
         self.event("recorder", f"recording ended: {why}")
         state = "died" if self.life.ended() else "closed"
         self._stacks.collect(self._reader.utc_offset_ns, last=True)
+        self._reader.settle_steps()
         parts: list[Callable[[], None]] = [self._write]
         parts += [writer.close for writer in self._written()]
         parts.append(partial(self._write_process_file, state))

@@ -28,6 +28,7 @@ _NUMBERED: Final = {
     ("nccl", "side"): _core.NCCL_SIDES,
     ("nccl", "op"): _core.OPERATIONS,
     ("nccl", "type"): _core.ELEMENT_TYPES,
+    ("step_parts", "kind"): _core.PART_KINDS,
 }
 #: With this many texts in one column, rows of our own go on in a new file without them. (A ring's
 #: go on in the same file: their dictionary begins anew there, see ``src/drain/columns.h``.)

@@ -35,54 +35,11 @@ std::int64_t duration_ns(std::uint32_t duration, std::uint16_t flags) noexcept {
 
 }  // namespace
 
-void TextColumn::push_text(const ring::RecordView& record, std::uint32_t id) {
-  if (const auto text = record.text(id)) {
-    const auto entry = indices_.find(*text);
-    if (entry != indices_.end()) return push(entry->second);
-    const std::string& kept = brought_.emplace_back(*text);
-    const std::uint32_t index = add(ring::kInline, kept);
-    indices_.emplace(kept, index);
-    push(index);
-  } else if (id < most) {
-    push_id(id);
-  } else {
-    push_null();
-  }
-}
-
-void TextColumn::push_name(const ring::RecordView& record, std::uint32_t id) {
-  if (id < most || record.text(id)) return push_text(record, id);
-  if (nameless_ == 0) nameless_ = add(kNone, {}) + 1;
-  push(nameless_ - 1);
-}
-
-void TextColumn::push_id(std::uint32_t id) {
-  if (id >= local_.size()) local_.resize(id + 1, 0);
-  if (local_[id] == 0) local_[id] = add(id, {}) + 1;
-  push(local_[id] - 1);
-}
-
-std::uint32_t TextColumn::add(std::uint32_t id, std::string_view text) {
-  texts.push_back({id, text});
-  return static_cast<std::uint32_t>(texts.size() - 1);
-}
-
-void TextColumn::clear() {
-  Column::clear();
-  if (texts.size() < kMostTexts) return;
-  texts.clear();
-  local_.clear();
-  nameless_ = 0;
-  indices_.clear();
-  brought_.clear();
-  ++renewed;
-}
-
-std::array<TextColumn*, 14> Drain::text_columns() noexcept {
-  return {&spans.name,        &spans.attributes,  &events.kind,       &events.text,
-          &events.attributes, &values.metric,     &values.instance,   &kernels.name,
-          &device_spans.name, &collectives.group, &nccl.communicator, &nccl.name,
-          &nccl.algorithm,    &nccl.protocol};
+std::array<TextColumn*, 15> Drain::text_columns() noexcept {
+  return {&spans.name,        &spans.attributes,  &events.kind,         &events.text,
+          &events.attributes, &values.metric,     &values.instance,     &kernels.name,
+          &device_spans.name, &collectives.group, &nccl.communicator,   &nccl.name,
+          &nccl.algorithm,    &nccl.protocol,     &step_parts.rows.name};
 }
 
 ring::Refusal Drain::open(const std::string& path, const Through& through,
@@ -98,6 +55,7 @@ ring::Refusal Drain::open(const std::string& path, const Through& through,
     for (const auto& [lane, number] : lanes) furthest[lane] = std::max(furthest[lane], number);
   }
   for (const auto& [lane, number] : furthest) reader_.resume(lane, number);
+  if (!through_.empty()) step_parts.resume(through_["step_parts"]);
   return refusal;
 }
 
@@ -118,6 +76,8 @@ std::uint64_t Drain::drain(std::uint64_t most) {
   const std::uint64_t taken =
       reader_.drain(most, [this](const ring::RecordView& record) { take(record); });
   for (std::string& text : reader_.new_strings()) strings_.push_back(std::move(text));
+  // Else a step's other threads may not have been read as far as its own.
+  if (taken < most) step_parts.settle(strings_);
   return taken;
 }
 
@@ -132,9 +92,10 @@ void Drain::take(const ring::RecordView& record) {
     case ring::RecordType::span: {
       ring::SpanPayload p;
       if (!payload_of(record, p)) break;
-      if (on_disk("spans", record)) return;
       const std::int64_t end = timeline_.utc_ns(record.ticks);
       const std::int64_t start = timeline_.utc_ns(record.ticks - p.duration_ticks);
+      step_parts.add(record, p, start, end);
+      if (on_disk("spans", record)) return;
       spans.start.push(start);
       spans.duration.push(difference(end, start));
       spans.category.push(p.category);
@@ -221,6 +182,8 @@ void Drain::take(const ring::RecordView& record) {
     case ring::RecordType::collective_wait: {
       ring::CollectiveWaitPayload p;
       if (!payload_of(record, p)) break;
+      step_parts.add_wait(record, p, timeline_.utc_ns(record.ticks - p.duration_ticks),
+                          timeline_.utc_ns(record.ticks));
       if (on_disk("collectives", record)) return;
       take_wait(record, p);
       return;
@@ -443,6 +406,11 @@ void each_column(Collectives& t, Function&& f) {
 }
 
 template <typename Function>
+void each_column(StepPartRows& t, Function&& f) {
+  f(t.start), f(t.duration), f(t.last), f(t.kind), f(t.name), f(t.step), f(t.count);
+}
+
+template <typename Function>
 void each_column(Nccl& t, Function&& f) {
   f(t.start), f(t.duration), f(t.side), f(t.id), f(t.communicator), f(t.name), f(t.place),
       f(t.ranks), f(t.nodes), f(t.operation), f(t.sequence), f(t.type), f(t.elements), f(t.bytes),
@@ -461,6 +429,7 @@ void Drain::clear() {
   each_column(device_spans, clear_column);
   each_column(collectives, clear_column);
   each_column(nccl, clear_column);
+  each_column(step_parts.rows, clear_column);
 }
 
 }  // namespace haiprof::drain

@@ -233,8 +233,23 @@ class RingReader : public Chore {
       put(d, "cut_off", t.cut_off);
       tables["nccl"] = d;
     }
+    if (drain_.step_parts.rows.start.rows() > 0) {
+      const drain::StepPartRows& t = drain_.step_parts.rows;
+      py::dict d;
+      put(d, "start", t.start);
+      put(d, "duration", t.duration);
+      put(d, "kind", t.kind);
+      put(d, "name", t.name);
+      put(d, "step", t.step);
+      put(d, "count", t.count);
+      put(d, "last", t.last);
+      tables["step_parts"] = d;
+    }
     return tables;
   }
+
+  void settle_steps() { drain_.settle_steps(); }
+  std::map<std::uint32_t, std::uint64_t> settled() { return drain_.step_parts.settled(); }
 
   void clear() {
     drain_.clear();
@@ -390,6 +405,8 @@ class RingReader : public Chore {
       if (column == "name") return &drain_.nccl.name;
       if (column == "algorithm") return &drain_.nccl.algorithm;
       if (column == "protocol") return &drain_.nccl.protocol;
+    } else if (table == "step_parts") {
+      if (column == "name") return &drain_.step_parts.rows.name;
     }
     return nullptr;
   }
@@ -420,6 +437,7 @@ void register_drain(py::module_& module) {
   module.attr("OPERATIONS") = names(ring::kOperationNames);
   module.attr("COLLECTIVE_SIDES") = names(drain::kSideNames);
   module.attr("NCCL_SIDES") = names(drain::kNcclSideNames);
+  module.attr("PART_KINDS") = names(drain::kPartKindNames);
   py::tuple types(std::size(ring::kElementTypes));
   for (std::size_t i = 0; i < types.size(); ++i) types[i] = py::str(ring::kElementTypes[i].name);
   module.attr("ELEMENT_TYPES") = types;
@@ -435,6 +453,8 @@ void register_drain(py::module_& module) {
       .def_property_readonly("taken", &RingReader::taken)
       .def_property_readonly("waiting", &RingReader::waiting)
       .def("rows", &RingReader::rows)
+      .def("settle_steps", &RingReader::settle_steps)
+      .def_property_readonly("settled", &RingReader::settled)
       .def("clear", &RingReader::clear)
       .def("texts", &RingReader::texts, py::arg("table"), py::arg("column"), py::arg("have") = 0,
            py::arg("renewed") = 0)
