@@ -229,8 +229,8 @@ class RingReader(Chore):
 
         Tables without rows and columns without a value are left out.
         """
-    def settle_steps(self) -> None:
-        """Sum up the steps that wait for spans that come late: nothing more will come."""
+    def settle(self) -> None:
+        """Sum up the steps and minutes that are not over: nothing more will come."""
 
     @property
     def settled(self) -> dict[int, int]:
@@ -513,7 +513,7 @@ class SourceReport(TypedDict):
     cost_us: float
 
 class SampleRows:
-    """Samples of one target as columns of the table ``samples``, until they are written.
+    """Samples of one target as columns of ``samples`` and ``minutes``, until they are written.
 
     Not to be looked at while another thread collects.
     """
@@ -521,8 +521,10 @@ class SampleRows:
     def __init__(self, utc_offset_ns: int) -> None:
         """``utc_offset_ns``: from the clock of the sampler to UTC."""
     def __len__(self) -> int: ...
-    def columns(self) -> dict[str, tuple[int, int, bytes, bytes | None]]:
-        """Column -> (rows, nulls, values, validity bits), as :meth:`RingReader.rows` has them."""
+    def rows(self) -> dict[str, dict[str, tuple[int, int, bytes, bytes | None]]]:
+        """Table -> column -> (rows, nulls, values, validity bits), as a ``RingReader`` has them."""
+    def end(self) -> None:
+        """Sum up the minutes that are not over: nothing more will come."""
     def texts(
         self, table: str, column: str, have: int = 0, renewed: int = 0
     ) -> tuple[int, list[str]]:

@@ -349,6 +349,21 @@ STEP_PARTS: Final = Table(
     ),
 )
 
+MINUTES: Final = Table(
+    "minutes",
+    "the values of one metric in one minute, or in a part of it: rows of one minute add up",
+    _columns(
+        ("time", "int64", "ns, UTC epoch: when the minute began"),
+        ("metric", "text", "as in samples"),
+        ("instance", "text", "as in samples", True),
+        ("count", "uint32", "samples; those that are no measurement are left out"),
+        ("min", "float64", "the least of them"),
+        ("mean", "float64", "their mean"),
+        ("max", "float64", "the greatest"),
+        ("flags", "uint32", "all that any of them had"),
+    ),
+)
+
 FLOWS: Final = Table(
     "flows",
     "one end of an arrow between two spans",
@@ -365,7 +380,7 @@ TABLES: Final[dict[str, Table]] = {
     t.name: t
     for t in (
         *(SPANS, EVENTS, SAMPLES, KERNELS, DEVICE_SPANS, ALLOCATIONS, COLLECTIVES, NCCL, FLOWS),
-        *(FRAMES, STACKS, STEP_PARTS),
+        *(FRAMES, STACKS, STEP_PARTS, MINUTES),
     )
 }
 

@@ -45,23 +45,29 @@ class _Folder:
         files = Folder.at(folder)
         self.path = files.path
         self.rows = SampleRows(utc_offset_ns)
-        self.writer = TableWriter(files, schema.SAMPLES)
+        self._writers = {t.name: TableWriter(files, t) for t in (schema.SAMPLES, schema.MINUTES)}
         self._tables = RingTables()
 
     def write(self) -> None:
         if removed(self.path):
             self.rows.clear()  # somebody has removed the folder: they are not wanted
             return
-        if len(self.rows):
-            self.writer.prepare()
-            columns = self.rows.columns()
-            self.writer.append(self._tables.batch(schema.SAMPLES, columns, self.rows.texts))
-            self.rows.clear()
-        self.writer.push()
+        rows = self.rows.rows()
+        for name in rows:
+            self._writers[name].prepare()
+        # Nothing below fails halfway: a retry would write rows twice.
+        for name, columns in rows.items():
+            batch = self._tables.batch(schema.TABLES[name], columns, self.rows.texts)
+            self._writers[name].append(batch)
+        self.rows.clear()
+        for writer in self._writers.values():
+            writer.push()
 
     def close(self) -> None:
+        self.rows.end()
         self.write()
-        self.writer.close()
+        for writer in self._writers.values():
+            writer.close()
 
 
 def _claim_folder(run: Folder) -> Folder:
@@ -418,7 +424,7 @@ class NodeRecorder:
             self._keep_changes()
             self.write()
             for target in self._targets.values():
-                target.writer.close()
+                target.close()
             self._events_writer.close()
             self._write_node_file("closed", self._sources)
         finally:

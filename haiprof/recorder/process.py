@@ -426,7 +426,7 @@ class RecordedProcess:
             text = ending.sentence(self.pid, ended, goodbye=said_goodbye)
             self.event("exit", text, ended)
         self._stacks.collect(self._reader.utc_offset_ns, last=True)
-        self._reader.settle_steps()
+        self._reader.settle()
         self._write()
         for writer in self._written():
             writer.close()
@@ -471,7 +471,7 @@ class RecordedProcess:
         self.event("recorder", f"recording ended: {why}")
         state = "died" if self.life.ended() else "closed"
         self._stacks.collect(self._reader.utc_offset_ns, last=True)
-        self._reader.settle_steps()
+        self._reader.settle()
         parts: list[Callable[[], None]] = [self._write]
         parts += [writer.close for writer in self._written()]
         parts.append(partial(self._write_process_file, state))

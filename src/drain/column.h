@@ -50,6 +50,10 @@ class Column {
 
   std::size_t rows() const noexcept { return values_.empty() ? nulls_ : values_.size(); }
   std::size_t nulls() const noexcept { return nulls_; }
+  bool is_null(std::size_t row) const noexcept {
+    if (values_.empty()) return true;
+    return !bits_.empty() && (bits_[row / 8] >> (row % 8) & 1) == 0;
+  }
   // Empty when all rows are null.
   const std::vector<Value>& values() const noexcept { return values_; }
   // Empty unless there are both nulls and values.

@@ -78,7 +78,26 @@ std::uint64_t Drain::drain(std::uint64_t most) {
   for (std::string& text : reader_.new_strings()) strings_.push_back(std::move(text));
   // Else a step's other threads may not have been read as far as its own.
   if (taken < most) step_parts.settle(strings_);
+  sum_up_values();
   return taken;
+}
+
+void Drain::sum_up_values() {
+  for (; summed_up_ < values.time.rows(); ++summed_up_) {
+    const std::size_t row = summed_up_;
+    std::string_view instance;
+    if (!values.instance.is_null(row)) {
+      instance = text_of(values.instance.texts[values.instance.values()[row]]);
+    }
+    minutes.add(values.time.values()[row],
+                text_of(values.metric.texts[values.metric.values()[row]]), instance,
+                values.value.values()[row], 0);
+  }
+}
+
+void Drain::settle() {
+  step_parts.settle_all(strings_);
+  minutes.end();
 }
 
 std::string_view Drain::text_of(const TextColumn::Text& text) const noexcept {
@@ -430,6 +449,8 @@ void Drain::clear() {
   each_column(collectives, clear_column);
   each_column(nccl, clear_column);
   each_column(step_parts.rows, clear_column);
+  minutes.clear();
+  summed_up_ = 0;
 }
 
 }  // namespace haiprof::drain

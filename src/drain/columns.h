@@ -13,6 +13,7 @@
 #include "drain/step_parts.h"
 #include "drain/timeline.h"
 #include "ring/reader.h"
+#include "sampler/minutes.h"
 
 namespace haiprof::drain {
 
@@ -123,8 +124,8 @@ class Drain {
   // Appends what is new to the columns; at most about `most` records.
   std::uint64_t drain(std::uint64_t most);
 
-  // Writes the rows of the steps that have not been settled: nothing more will come.
-  void settle_steps() { step_parts.settle_all(strings_); }
+  // Writes the rows of steps and minutes that are not over: nothing more will come.
+  void settle();
 
   // Forgets the rows: they are on their way to disk. Dictionaries may begin anew.
   void clear();
@@ -144,6 +145,7 @@ class Drain {
   Collectives collectives;
   Nccl nccl;
   StepParts step_parts;
+  sampler::Minutes minutes;  // of the values
   // By ordinal; texts are string table ids. No table of its own: the process file has them.
   std::map<std::uint16_t, ring::DevicePayload> devices;
 
@@ -158,12 +160,14 @@ class Drain {
   void take_nccl(const ring::RecordView& record, const ring::NcclPayload& p);
   void take_network(const ring::RecordView& record, const ring::NcclNetworkPayload& p);
   bool on_disk(const char* table, const ring::RecordView& record) const;
+  void sum_up_values();
 
   ring::Reader reader_;
   Timeline timeline_{0};
   Through through_;
   std::vector<std::string> strings_;
   std::uint64_t unknown_ = 0;
+  std::size_t summed_up_ = 0;  // of the values
 };
 
 }  // namespace haiprof::drain

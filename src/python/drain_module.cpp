@@ -13,6 +13,7 @@
 #include "drain/columns.h"
 #include "python/chore.h"
 #include "python/columns.h"
+#include "python/minutes.h"
 #include "python/register.h"
 #include "python/unlocked.h"
 
@@ -245,10 +246,11 @@ class RingReader : public Chore {
       put(d, "last", t.last);
       tables["step_parts"] = d;
     }
+    if (drain_.minutes.size() > 0) tables["minutes"] = minute_columns(drain_.minutes);
     return tables;
   }
 
-  void settle_steps() { drain_.settle_steps(); }
+  void settle() { drain_.settle(); }
   std::map<std::uint32_t, std::uint64_t> settled() { return drain_.step_parts.settled(); }
 
   void clear() {
@@ -261,6 +263,15 @@ class RingReader : public Chore {
   std::pair<std::uint64_t, std::vector<py::str>> texts(const std::string& table,
                                                        const std::string& column, std::size_t have,
                                                        std::uint64_t renewed) {
+    if (table == "minutes") {
+      const sampler::Minutes& minutes = drain_.minutes;
+      const sampler::Dictionary& all = column == "metric" ? minutes.metrics() : minutes.instances();
+      std::vector<py::str> out;
+      for (std::size_t i = renewed == all.renewed() ? have : 0; i < all.texts().size(); ++i) {
+        out.push_back(text(all.texts()[i]));
+      }
+      return {all.renewed(), std::move(out)};
+    }
     const drain::TextColumn* t = text_column(table, column);
     if (t == nullptr) throw py::key_error(table + "." + column);
     std::vector<py::str> out;
@@ -453,7 +464,7 @@ void register_drain(py::module_& module) {
       .def_property_readonly("taken", &RingReader::taken)
       .def_property_readonly("waiting", &RingReader::waiting)
       .def("rows", &RingReader::rows)
-      .def("settle_steps", &RingReader::settle_steps)
+      .def("settle", &RingReader::settle)
       .def_property_readonly("settled", &RingReader::settled)
       .def("clear", &RingReader::clear)
       .def("texts", &RingReader::texts, py::arg("table"), py::arg("column"), py::arg("have") = 0,

@@ -20,8 +20,10 @@
 #include "nvml/sources.h"
 #include "python/chore.h"
 #include "python/columns.h"
+#include "python/minutes.h"
 #include "python/register.h"
 #include "python/unlocked.h"
+#include "sampler/minutes.h"
 #include "sampler/rows.h"
 #include "uncore/sources.h"
 
@@ -39,49 +41,63 @@ py::object decoded(const std::string& text) {
   return py::reinterpret_steal<py::object>(decoded);
 }
 
-// Samples of one target, from when a sampler is asked to keep them until they are forgotten.
+py::list new_texts(const sampler::Dictionary& all, std::size_t have, std::uint64_t renewed) {
+  py::list texts;
+  for (std::size_t i = renewed == all.renewed() ? have : 0; i < all.texts().size(); ++i) {
+    texts.append(decoded(all.texts()[i]));
+  }
+  return texts;
+}
+
+// Samples of one target, from when a sampler is asked to keep them until they are forgotten, and
+// the same by the minute.
 class SampleRows {
  public:
   explicit SampleRows(std::int64_t utc_offset_ns) : utc_offset_ns_(utc_offset_ns) {}
 
   void add(std::uint64_t now_ns, const sampler::Value& value, const std::string& label) {
-    rows_.add(static_cast<std::int64_t>(now_ns) + utc_offset_ns_, value, label);
+    const std::int64_t time = static_cast<std::int64_t>(now_ns) + utc_offset_ns_;
+    rows_.add(time, value, label);
+    minutes_.add(time, *value.metric, rows_.last_instance(), value.value, value.flags);
   }
 
   std::size_t size() const noexcept { return rows_.size(); }
 
-  py::dict columns() const {
-    py::dict columns;
-    const std::size_t rows = rows_.size();
-    if (rows == 0) return columns;
-    const auto whole = [&](const auto& values) {
-      return py::make_tuple(rows, 0, bytes_of(values), py::none());
-    };
-    columns["time"] = whole(rows_.time());
-    columns["metric"] = whole(rows_.metric());
-    if (const std::size_t nulls = rows_.without_instance(); nulls < rows) {
-      const py::object bits = nulls > 0 ? py::object(bytes_of(rows_.instance_bits())) : py::none();
-      columns["instance"] = py::make_tuple(rows, nulls, bytes_of(rows_.instance()), bits);
+  // By table.
+  py::dict rows() const {
+    py::dict tables;
+    if (const std::size_t rows = rows_.size(); rows > 0) {
+      py::dict columns;
+      put(columns, "time", rows_.time());
+      put(columns, "metric", rows_.metric());
+      put_instance(columns, rows_);
+      put(columns, "value", rows_.value());
+      put(columns, "flags", rows_.flags());
+      tables["samples"] = columns;
     }
-    columns["value"] = whole(rows_.value());
-    columns["flags"] = whole(rows_.flags());
-    return columns;
+    if (minutes_.size() > 0) tables["minutes"] = minute_columns(minutes_);
+    return tables;
   }
 
-  std::pair<std::uint64_t, py::list> texts(const std::string&, const std::string& column,
+  std::pair<std::uint64_t, py::list> texts(const std::string& table, const std::string& column,
                                            std::size_t have, std::uint64_t renewed) const {
-    const sampler::Dictionary& all = column == "metric" ? rows_.metrics() : rows_.instances();
-    py::list texts;
-    for (std::size_t i = renewed == all.renewed() ? have : 0; i < all.texts().size(); ++i) {
-      texts.append(decoded(all.texts()[i]));
-    }
-    return {all.renewed(), texts};
+    const bool metric = column == "metric";
+    const sampler::Dictionary& all = table == "samples"
+                                         ? (metric ? rows_.metrics() : rows_.instances())
+                                         : (metric ? minutes_.metrics() : minutes_.instances());
+    return {all.renewed(), new_texts(all, have, renewed)};
   }
 
-  void clear() { rows_.clear(); }
+  void clear() {
+    rows_.clear();
+    minutes_.clear();
+  }
+
+  void end() { minutes_.end(); }
 
  private:
   sampler::Rows rows_;
+  sampler::Minutes minutes_;
   std::int64_t utc_offset_ns_;
 };
 
@@ -303,7 +319,8 @@ void register_host(py::module_& module) {
   py::class_<SampleRows, std::shared_ptr<SampleRows>>(module, "SampleRows")
       .def(py::init<std::int64_t>(), py::arg("utc_offset_ns"))
       .def("__len__", &SampleRows::size)
-      .def("columns", &SampleRows::columns)
+      .def("rows", &SampleRows::rows)
+      .def("end", &SampleRows::end)
       .def("texts", &SampleRows::texts, py::arg("table"), py::arg("column"), py::arg("have") = 0,
            py::arg("renewed") = 0)
       .def("clear", &SampleRows::clear);

@@ -11,8 +11,7 @@ std::uint32_t Dictionary::index_of(std::string_view text) {
   return index;
 }
 
-void Dictionary::renew_if_large() {
-  if (texts_.size() < kMostTexts) return;
+void Dictionary::renew() {
   indices_.clear();
   texts_.clear();
   ++renewed_;
@@ -43,6 +42,13 @@ void Rows::push_instance(const std::string* instance, std::string_view label) {
   instance_.push_back(instances_.index_of(text));
 }
 
+std::string_view Rows::last_instance() const noexcept {
+  if (instance_.empty()) return {};
+  const std::size_t row = instance_.size() - 1;
+  if ((instance_bits_.back() >> (row % 8) & 1) == 0) return {};
+  return instances_.texts()[instance_.back()];
+}
+
 void Rows::clear() {
   time_.clear();
   metric_.clear();
@@ -51,8 +57,8 @@ void Rows::clear() {
   without_instance_ = 0;
   value_.clear();
   flags_.clear();
-  metrics_.renew_if_large();
-  instances_.renew_if_large();
+  if (metrics_.is_large()) metrics_.renew();
+  if (instances_.is_large()) instances_.renew();
 }
 
 }  // namespace haiprof::sampler

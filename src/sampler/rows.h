@@ -23,7 +23,8 @@ class Dictionary {
   const std::deque<std::string>& texts() const noexcept { return texts_; }
   // How often it has begun anew.
   std::uint64_t renewed() const noexcept { return renewed_; }
-  void renew_if_large();
+  bool is_large() const noexcept { return texts_.size() >= kMostTexts; }
+  void renew();
 
  private:
   static constexpr std::size_t kMostTexts = 1 << 13;
@@ -37,6 +38,9 @@ class Rows {
  public:
   // label: what the instances of these samples begin with; empty: nothing.
   void add(std::int64_t time_ns, const Value& value, std::string_view label = {});
+
+  // Of the row that was added last; without data: it has none.
+  std::string_view last_instance() const noexcept;
 
   // Forgets the rows, and texts once they are many.
   void clear();

@@ -80,7 +80,7 @@ void test_a_step_waits_for_two_more() {
   CHECK_EQUAL(Rows(drain).of(PartKind::step), 1U);
   push(ring::Category::phase, "too late", 0, 10, 20);
   drain.drain(1000);
-  drain.settle_steps();
+  drain.settle();
   const Rows rows(drain);
   CHECK_EQUAL(rows.of(PartKind::step), 3U);
   CHECK_EQUAL(rows.of(PartKind::phase), 1U);
@@ -99,7 +99,7 @@ void test_the_longest_ranges_have_rows() {
   push(ring::Category::user, "29", 0, 95, 96);
   push_step(0);
   drain.drain(1000);
-  drain.settle_steps();
+  drain.settle();
   const Rows rows(drain);
   CHECK_EQUAL(rows.of(PartKind::user), 21U);
   bool longest = false, smaller = false;
@@ -122,7 +122,7 @@ void test_checkpoints_have_rows_of_their_own() {
   push(ring::Category::checkpoint, "checkpoint.save", 0, 120, 130);
   push(ring::Category::op, "aten::add", 0, 20, 30);
   drain.drain(1000);
-  drain.settle_steps();
+  drain.settle();
   const Rows rows(drain);
   CHECK_EQUAL(rows.count(), 4U);
   CHECK(rows.kind(0) == PartKind::checkpoint);
@@ -146,7 +146,7 @@ void test_what_is_forgotten_is_a_gap() {
   push(ring::Category::phase, "forward", 1, 70'010, 70'020);
   push(ring::Category::step, "step", 1, 70'000, 70'100);
   drain.drain(1 << 20);
-  drain.settle_steps();
+  drain.settle();
   const Rows rows(drain);
   CHECK_EQUAL(rows.of(PartKind::gap), 1U);
   CHECK_EQUAL(rows.of(PartKind::step), 1U);
@@ -170,7 +170,7 @@ void test_another_reader_goes_on() {
     drain::Drain second;
     CHECK(second.open(ring_path(), through, {}).ok());
     second.drain(1000);
-    second.settle_steps();
+    second.settle();
     const Rows rows(second);
     CHECK_EQUAL(rows.of(PartKind::step), 2U);
     CHECK_EQUAL(rows.of(PartKind::gap), 0U);
@@ -185,7 +185,7 @@ void test_another_reader_goes_on() {
     drain::Drain third;
     CHECK(third.open(ring_path(), through, {}).ok());
     third.drain(1 << 20);
-    third.settle_steps();
+    third.settle();
     const Rows rows(third);
     CHECK_EQUAL(rows.of(PartKind::gap), 1U);
     CHECK_EQUAL(rows.of(PartKind::step), 1U);

@@ -148,7 +148,7 @@ def test_sources_are_read_when_they_are_due(tmp_path: Path, node: Node) -> None:
     ended = time.monotonic_ns() + 1_000
     assert ready == []
     assert part > 0.5
-    batch = RingTables().batch(schema.SAMPLES, rows.columns(), rows.texts)
+    batch = RingTables().batch(schema.SAMPLES, rows.rows()["samples"], rows.texts)
     threads = [row for row in rows_of(batch) if row["metric"] == "cpu.run_queue.threads"]
     assert 1 < len(threads) <= 11
     assert {row["value"] for row in threads} == {3.0}
@@ -172,14 +172,14 @@ def test_rows_are_what_was_read_of_each_target(node: Node) -> None:
         read += [(node.now, *row[1:]) for row in seen.read(node.now)]
         kept.collect(node.now)
     columns = ("time", "metric", "instance", "value", "flags")
-    batch = RingTables().batch(schema.SAMPLES, mine.columns(), mine.texts)
+    batch = RingTables().batch(schema.SAMPLES, mine.rows()["samples"], mine.texts)
     cost = "haiprof.cost.ratio"
     rows = [tuple(row[name] for name in columns) for row in rows_of(batch)]
     assert [row for row in rows if row[1] != cost] == [row for row in read if row[1] != cost]
     assert (len(others), len(labelled), len(second)) == (0, 0, len(mine))
-    batch = RingTables().batch(schema.SAMPLES, second.columns(), second.texts)
+    batch = RingTables().batch(schema.SAMPLES, second.rows()["samples"], second.texts)
     instances = [row[2] for row in rows]
     expected = ["before" if name is None else f"before {name}" for name in instances]
     assert [row["instance"] for row in rows_of(batch)] == expected
     mine.clear()
-    assert (len(mine), mine.columns()) == (0, {})
+    assert (len(mine), mine.rows()) == (0, {})
