@@ -19,6 +19,10 @@ OPERATIONS: Final[tuple[str, ...]]
 COLLECTIVE_SIDES: Final[tuple[str, ...]]
 NCCL_SIDES: Final[tuple[str, ...]]
 PART_KINDS: Final[tuple[str, ...]]
+
+def communicates(kernel: str) -> bool:
+    """Say whether a kernel communicates, by its name."""
+
 #: By c10's numbers; "other" stands for those that have no short name.
 ELEMENT_TYPES: Final[tuple[str, ...]]
 

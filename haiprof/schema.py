@@ -335,7 +335,9 @@ STEP_PARTS: Final = Table(
             "text",
             "step, inference_step, phase, user, gc, wait (for other ranks), other (the rest of the "
             "step); checkpoint, compile (each a row, in a step or not); late (spans that came too "
-            "late for their step), gap (a step of which not all was seen)",
+            "late for their step), gap (a step of which not all was seen); of a device: "
+            "device_step, device_phase, and, if kernels were recorded throughout, busy, "
+            "communication, exposed (that alone), copying (that alone)",
         ),
         ("name", "text", "of the phase, range or operation"),
         ("step", "uint32", "number of the step", True),
@@ -346,6 +348,7 @@ STEP_PARTS: Final = Table(
             "ns that the last span took as a whole; null: the same as duration",
             True,
         ),
+        ("device", "uint16", "ordinal in the process; null: of the host", True),
     ),
 )
 

@@ -29,6 +29,11 @@ std::uint64_t bytes_of(std::uint8_t type) noexcept {
   return type < std::size(ring::kElementTypes) ? ring::kElementTypes[type].bytes : 0;
 }
 
+bool is_step(std::uint16_t category) noexcept {
+  return category == static_cast<std::uint16_t>(ring::Category::step) ||
+         category == static_cast<std::uint16_t>(ring::Category::inference_step);
+}
+
 std::int64_t duration_ns(std::uint32_t duration, std::uint16_t flags) noexcept {
   return static_cast<std::int64_t>(duration) * ((flags & ring::kLongDuration) != 0 ? 1024 : 1);
 }
@@ -36,10 +41,10 @@ std::int64_t duration_ns(std::uint32_t duration, std::uint16_t flags) noexcept {
 }  // namespace
 
 std::array<TextColumn*, 15> Drain::text_columns() noexcept {
-  return {&spans.name,        &spans.attributes,  &events.kind,         &events.text,
-          &events.attributes, &values.metric,     &values.instance,     &kernels.name,
-          &device_spans.name, &collectives.group, &nccl.communicator,   &nccl.name,
-          &nccl.algorithm,    &nccl.protocol,     &step_parts.rows.name};
+  return {&spans.name,        &spans.attributes,  &events.kind,        &events.text,
+          &events.attributes, &values.metric,     &values.instance,    &kernels.name,
+          &device_spans.name, &collectives.group, &nccl.communicator,  &nccl.name,
+          &nccl.algorithm,    &nccl.protocol,     &step_part_rows.name};
 }
 
 ring::Refusal Drain::open(const std::string& path, const Through& through,
@@ -55,7 +60,10 @@ ring::Refusal Drain::open(const std::string& path, const Through& through,
     for (const auto& [lane, number] : lanes) furthest[lane] = std::max(furthest[lane], number);
   }
   for (const auto& [lane, number] : furthest) reader_.resume(lane, number);
-  if (!through_.empty()) step_parts.resume(through_["step_parts"]);
+  if (!through_.empty()) {
+    step_parts.resume(through_["step_parts"]);
+    device_parts.resume();
+  }
   return refusal;
 }
 
@@ -69,6 +77,15 @@ bool Drain::on_disk(const char* table, const ring::RecordView& record) const {
   return number != lanes->second.end() && record.number < number->second;
 }
 
+// Of an activity that is on disk: what it says of its device's steps is not known any more.
+template <typename Payload>
+bool Drain::missed(const ring::RecordView& record, const Payload& p) {
+  if (!on_disk("kernels", record)) return false;
+  device_parts.miss_activity(
+      p.device, sum(timeline_.utc_of_realtime(p.start_ns), duration_ns(p.duration, p.flags)));
+  return true;
+}
+
 std::uint64_t Drain::drain(std::uint64_t most) {
   for (const ring::ClockReading& reading : reader_.new_snapshots()) timeline_.add(reading);
   // The same counter, read here: records newer than the writer's last snapshot lie before it.
@@ -78,6 +95,8 @@ std::uint64_t Drain::drain(std::uint64_t most) {
   for (std::string& text : reader_.new_strings()) strings_.push_back(std::move(text));
   // Else a step's other threads may not have been read as far as its own.
   if (taken < most) step_parts.settle(strings_);
+  look_for_recordings();
+  if (taken < most) device_parts.settle(strings_);
   sum_up_values();
   return taken;
 }
@@ -95,8 +114,26 @@ void Drain::sum_up_values() {
   }
 }
 
+// Of the events that say so, which kernels are recorded from then on, or are not any more.
+void Drain::look_for_recordings() {
+  for (; looked_at_ < events.time.rows(); ++looked_at_) {
+    const std::size_t row = looked_at_;
+    if (text_of(events.kind.texts[events.kind.values()[row]]) != "kernels") continue;
+    if (events.attributes.is_null(row)) continue;
+    const std::string_view json = text_of(events.attributes.texts[events.attributes.values()[row]]);
+    constexpr std::string_view kKey = "\"recording\":";
+    const std::size_t at = json.find(kKey);
+    if (at == std::string_view::npos) continue;
+    const std::string_view value = json.substr(json.find_first_not_of(' ', at + kKey.size()));
+    if (value.starts_with("true") || value.starts_with("false")) {
+      device_parts.add_recording(events.time.values()[row], value.starts_with("true"));
+    }
+  }
+}
+
 void Drain::settle() {
   step_parts.settle_all(strings_);
+  device_parts.settle_all(strings_);
   minutes.end();
 }
 
@@ -114,6 +151,7 @@ void Drain::take(const ring::RecordView& record) {
       const std::int64_t end = timeline_.utc_ns(record.ticks);
       const std::int64_t start = timeline_.utc_ns(record.ticks - p.duration_ticks);
       step_parts.add(record, p, start, end);
+      if (is_step(p.category)) device_parts.add_step(p.step, start, end);
       if (on_disk("spans", record)) return;
       spans.start.push(start);
       spans.duration.push(difference(end, start));
@@ -149,21 +187,21 @@ void Drain::take(const ring::RecordView& record) {
     case ring::RecordType::kernel: {
       ring::KernelPayload p;
       if (!payload_of(record, p)) break;
-      if (on_disk("kernels", record)) return;
+      if (missed(record, p)) return;
       take_kernel(record, p, 0, 0);
       return;
     }
     case ring::RecordType::graph_kernel: {
       ring::GraphKernelPayload p;
       if (!payload_of(record, p)) break;
-      if (on_disk("kernels", record)) return;
+      if (missed(record, p.kernel)) return;
       take_kernel(record, p.kernel, p.graph, p.graph_node);
       return;
     }
     case ring::RecordType::activity: {
       ring::ActivityPayload p;
       if (!payload_of(record, p)) break;
-      if (on_disk("kernels", record)) return;
+      if (missed(record, p)) return;
       take_activity(record, p);
       return;
     }
@@ -172,7 +210,11 @@ void Drain::take(const ring::RecordView& record) {
       p.stage = p.chunk = kNone;
       if (!payload_of(record, p, ring::kFirstDeviceSpanBytes)) break;
       if (on_disk("device_spans", record)) return;
-      device_spans.start.push(timeline_.utc_of_realtime(p.start_ns));
+      const std::int64_t start = timeline_.utc_of_realtime(p.start_ns);
+      if (p.category == static_cast<std::uint16_t>(ring::Category::phase)) {
+        device_parts.add_phase(record, p, start);
+      }
+      device_spans.start.push(start);
       device_spans.duration.push(static_cast<std::int64_t>(p.duration_ns));
       device_spans.category.push(p.category);
       device_spans.name.push_name(record, p.name);
@@ -229,8 +271,11 @@ void Drain::take(const ring::RecordView& record) {
 
 void Drain::take_kernel(const ring::RecordView& record, const ring::KernelPayload& p,
                         std::uint32_t graph, std::uint64_t graph_node) {
-  kernels.start.push(timeline_.utc_of_realtime(p.start_ns));
-  kernels.duration.push(duration_ns(p.duration, p.flags));
+  const std::int64_t start = timeline_.utc_of_realtime(p.start_ns);
+  const std::int64_t duration = duration_ns(p.duration, p.flags);
+  device_parts.add_activity(record, ring::ActivityKind::kernel, p.name, p.device, start, duration);
+  kernels.start.push(start);
+  kernels.duration.push(duration);
   kernels.kind.push(static_cast<std::uint32_t>(ring::ActivityKind::kernel));
   kernels.name.push_name(record, p.name);
   kernels.device.push(p.device);
@@ -252,8 +297,11 @@ void Drain::take_kernel(const ring::RecordView& record, const ring::KernelPayloa
 
 void Drain::take_activity(const ring::RecordView& record, const ring::ActivityPayload& p) {
   const bool copies = p.kind == ring::ActivityKind::memcpy;
-  kernels.start.push(timeline_.utc_of_realtime(p.start_ns));
-  kernels.duration.push(duration_ns(p.duration, p.flags));
+  const std::int64_t start = timeline_.utc_of_realtime(p.start_ns);
+  const std::int64_t duration = duration_ns(p.duration, p.flags);
+  device_parts.add_activity(record, p.kind, p.name, p.device, start, duration);
+  kernels.start.push(start);
+  kernels.duration.push(duration);
   kernels.kind.push(static_cast<std::uint32_t>(p.kind));
   kernels.name.push_name(record, p.name);
   kernels.device.push_unless(p.device, ring::kNoDevice);
@@ -426,7 +474,7 @@ void each_column(Collectives& t, Function&& f) {
 
 template <typename Function>
 void each_column(StepPartRows& t, Function&& f) {
-  f(t.start), f(t.duration), f(t.last), f(t.kind), f(t.name), f(t.step), f(t.count);
+  f(t.start), f(t.duration), f(t.last), f(t.kind), f(t.name), f(t.step), f(t.count), f(t.device);
 }
 
 template <typename Function>
@@ -448,9 +496,9 @@ void Drain::clear() {
   each_column(device_spans, clear_column);
   each_column(collectives, clear_column);
   each_column(nccl, clear_column);
-  each_column(step_parts.rows, clear_column);
+  each_column(step_part_rows, clear_column);
   minutes.clear();
-  summed_up_ = 0;
+  summed_up_ = looked_at_ = 0;
 }
 
 }  // namespace haiprof::drain

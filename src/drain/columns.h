@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "drain/column.h"
+#include "drain/device_parts.h"
+#include "drain/step_part_rows.h"
 #include "drain/step_parts.h"
 #include "drain/timeline.h"
 #include "ring/reader.h"
@@ -117,6 +119,10 @@ class Drain {
   // through: for each table, lane -> records that are already on disk.
   using Through = std::map<std::string, std::map<std::uint32_t, std::uint64_t>>;
 
+  Drain() = default;
+  Drain(const Drain&) = delete;
+  Drain& operator=(const Drain&) = delete;
+
   // utc_offset_ns: UTC minus CLOCK_MONOTONIC as an earlier drain of the same ring had it.
   ring::Refusal open(const std::string& path, const Through& through,
                      std::optional<std::int64_t> utc_offset_ns);
@@ -144,7 +150,9 @@ class Drain {
   DeviceSpans device_spans;
   Collectives collectives;
   Nccl nccl;
-  StepParts step_parts;
+  StepPartRows step_part_rows;
+  StepParts step_parts{step_part_rows};
+  DeviceParts device_parts{step_part_rows};
   sampler::Minutes minutes;  // of the values
   // By ordinal; texts are string table ids. No table of its own: the process file has them.
   std::map<std::uint16_t, ring::DevicePayload> devices;
@@ -160,7 +168,10 @@ class Drain {
   void take_nccl(const ring::RecordView& record, const ring::NcclPayload& p);
   void take_network(const ring::RecordView& record, const ring::NcclNetworkPayload& p);
   bool on_disk(const char* table, const ring::RecordView& record) const;
+  template <typename Payload>
+  bool missed(const ring::RecordView& record, const Payload& p);
   void sum_up_values();
+  void look_for_recordings();
 
   ring::Reader reader_;
   Timeline timeline_{0};
@@ -168,6 +179,7 @@ class Drain {
   std::vector<std::string> strings_;
   std::uint64_t unknown_ = 0;
   std::size_t summed_up_ = 0;  // of the values
+  std::size_t looked_at_ = 0;  // of the events
 };
 
 }  // namespace haiprof::drain

@@ -174,10 +174,11 @@ void StepParts::settle_until(std::size_t kept, const Strings& strings) {
 }
 
 void StepParts::settle_one(const Step& step, const Strings& strings) {
-  if (late_ != 0) row(PartKind::late, "late", step.start, 0, 0, kNone, late_);
+  if (late_ != 0) rows_.push(PartKind::late, "late", step.start, 0, 0, kNone, late_);
   late_ = 0;
   if (step.start < seen_since_) {
-    row(PartKind::gap, "gap", step.start, difference(step.end, step.start), 0, step.number, 0);
+    rows_.push(PartKind::gap, "gap", step.start, difference(step.end, step.start), 0, step.number,
+               0);
   } else {
     sum_up(step, strings);
     write(step);
@@ -262,7 +263,7 @@ std::int64_t StepParts::covered(const Step& step, PartKind kind) {
 
 void StepParts::write(const Step& step) {
   const std::int64_t whole = difference(step.end, step.start);
-  row(step.kind, "step", step.start, whole, whole, step.number, 1);
+  rows_.push(step.kind, "step", step.start, whole, whole, step.number, 1);
   std::vector<const Sum*> ranges;
   bool phases = false;
   for (const Sum& sum : sums_) {
@@ -282,15 +283,15 @@ void StepParts::write(const Step& step) {
     const bool named =
         sum.kind != PartKind::user || std::find(ranges.begin(), ranges.end(), &sum) != ranges.end();
     if (!named) continue;
-    row(sum.kind, sum.name, sum.start, sum.own, difference(sum.end, sum.start), step.number,
-        sum.count);
+    rows_.push(sum.kind, sum.name, sum.start, sum.own, difference(sum.end, sum.start), step.number,
+               sum.count);
   }
   if (smaller_count != 0) {
-    row(PartKind::user, kSmaller, step.start, smaller, smaller, step.number, smaller_count);
+    rows_.push(PartKind::user, kSmaller, step.start, smaller, smaller, step.number, smaller_count);
   }
   const std::int64_t rest =
       difference(whole, covered(step, phases ? PartKind::phase : PartKind::user));
-  row(PartKind::other, "other", step.start, rest, rest, step.number, 0);
+  rows_.push(PartKind::other, "other", step.start, rest, rest, step.number, 0);
 }
 
 // Of those that began before that time.
@@ -299,25 +300,14 @@ void StepParts::write_alone(std::int64_t before, const Strings& strings) {
   for (Span& span : alone_) {
     if (span.start < before) {
       const std::int64_t lasts = difference(span.end, span.start);
-      row(span.kind, text_in(strings, span.name, span.text), span.start, lasts, lasts, span.step,
-          1);
+      rows_.push(span.kind, text_in(strings, span.name, span.text), span.start, lasts, lasts,
+                 span.step, 1);
     } else {
       if (&alone_[rest] != &span) alone_[rest] = std::move(span);
       ++rest;
     }
   }
   alone_.resize(rest);
-}
-
-void StepParts::row(PartKind kind, std::string_view name, std::int64_t start, std::int64_t duration,
-                    std::int64_t last, std::uint32_t step, std::uint32_t count) {
-  rows.start.push(start);
-  rows.duration.push(duration);
-  rows.last.push_unless(last, duration);
-  rows.kind.push(static_cast<std::uint32_t>(kind));
-  rows.name.push_text(name);
-  rows.step.push_unless(step, kNone);
-  rows.count.push(count);
 }
 
 }  // namespace haiprof::drain

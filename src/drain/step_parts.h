@@ -13,40 +13,16 @@
 #include <string_view>
 #include <vector>
 
-#include "drain/column.h"
+#include "drain/step_part_rows.h"
 #include "ring/layout.h"
 #include "ring/reader.h"
 
 namespace haiprof::drain {
 
-// What a row is, in the order in which they are numbered in files.
-enum class PartKind : std::uint32_t {
-  other = 0,  // of a step: its time under no phase, or, without phases, under no range
-  step = 1,
-  inference_step = 2,
-  phase = 3,
-  user = 4,
-  gc = 5,
-  wait = 6,  // of a thread, for a collective
-  checkpoint = 7,
-  compile = 8,
-  late = 9,  // spans that came after their step was settled, which lacks them
-  gap = 10,  // a step that was only partly seen, and is summed up nowhere
-};
-inline constexpr const char* kPartKindNames[] = {
-    "other", "step",       "inference_step", "phase", "user", "gc",
-    "wait",  "checkpoint", "compile",        "late",  "gap"};
-
-// The rows of a step follow its own.
-struct StepPartRows {
-  Column<std::int64_t> start, duration, last;
-  Column<std::uint32_t> kind;  // PartKind numbers
-  TextColumn name;
-  Column<std::uint32_t> step, count;
-};
-
 class StepParts {
  public:
+  explicit StepParts(StepPartRows& rows) noexcept : rows_(rows) {}
+
   // A span as it was recorded; those of other categories are ignored.
   void add(const ring::RecordView& record, const ring::SpanPayload& span, std::int64_t start,
            std::int64_t end);
@@ -63,8 +39,6 @@ class StepParts {
   // left it.
   void resume(const std::map<std::uint32_t, std::uint64_t>& settled);
   const std::map<std::uint32_t, std::uint64_t>& settled() const noexcept { return settled_; }
-
-  StepPartRows rows;
 
  private:
   struct Span {
@@ -102,9 +76,8 @@ class StepParts {
   std::int64_t covered(const Step& step, PartKind kind);
   void write(const Step& step);
   void write_alone(std::int64_t before, const Strings& strings);
-  void row(PartKind kind, std::string_view name, std::int64_t start, std::int64_t duration,
-           std::int64_t last, std::uint32_t step, std::uint32_t count);
 
+  StepPartRows& rows_;
   std::deque<Step> steps_;   // that have ended and are not settled
   std::vector<Span> spans_;  // that are of no settled step
   std::vector<Span> alone_;  // each becomes a row of its own

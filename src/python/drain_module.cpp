@@ -11,6 +11,7 @@
 #include <stdexcept>
 
 #include "drain/columns.h"
+#include "drain/communicates.h"
 #include "python/chore.h"
 #include "python/columns.h"
 #include "python/minutes.h"
@@ -234,8 +235,8 @@ class RingReader : public Chore {
       put(d, "cut_off", t.cut_off);
       tables["nccl"] = d;
     }
-    if (drain_.step_parts.rows.start.rows() > 0) {
-      const drain::StepPartRows& t = drain_.step_parts.rows;
+    if (drain_.step_part_rows.start.rows() > 0) {
+      const drain::StepPartRows& t = drain_.step_part_rows;
       py::dict d;
       put(d, "start", t.start);
       put(d, "duration", t.duration);
@@ -244,6 +245,7 @@ class RingReader : public Chore {
       put(d, "step", t.step);
       put(d, "count", t.count);
       put(d, "last", t.last);
+      put(d, "device", t.device);
       tables["step_parts"] = d;
     }
     if (drain_.minutes.size() > 0) tables["minutes"] = minute_columns(drain_.minutes);
@@ -417,7 +419,7 @@ class RingReader : public Chore {
       if (column == "algorithm") return &drain_.nccl.algorithm;
       if (column == "protocol") return &drain_.nccl.protocol;
     } else if (table == "step_parts") {
-      if (column == "name") return &drain_.step_parts.rows.name;
+      if (column == "name") return &drain_.step_part_rows.name;
     }
     return nullptr;
   }
@@ -449,6 +451,7 @@ void register_drain(py::module_& module) {
   module.attr("COLLECTIVE_SIDES") = names(drain::kSideNames);
   module.attr("NCCL_SIDES") = names(drain::kNcclSideNames);
   module.attr("PART_KINDS") = names(drain::kPartKindNames);
+  module.def("communicates", &drain::communicates, py::arg("kernel"));
   py::tuple types(std::size(ring::kElementTypes));
   for (std::size_t i = 0; i < types.size(); ++i) types[i] = py::str(ring::kElementTypes[i].name);
   module.attr("ELEMENT_TYPES") = types;

@@ -34,7 +34,7 @@ void push_step(std::uint32_t number) {
 
 class Rows {
  public:
-  explicit Rows(drain::Drain& drain) : drain_(drain), rows_(drain.step_parts.rows) {}
+  explicit Rows(drain::Drain& drain) : drain_(drain), rows_(drain.step_part_rows) {}
   std::size_t count() const { return rows_.start.rows(); }
   PartKind kind(std::size_t row) const { return static_cast<PartKind>(rows_.kind.values()[row]); }
   std::string name(std::size_t row) const {

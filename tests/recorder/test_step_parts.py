@@ -26,6 +26,7 @@ from recording import (
 
 from haiprof import _core, schema
 from haiprof.recorder.tables import RingTables
+from haiprof.sources import summed_up as views
 from haiprof.views.run import steps as step_views
 
 KINDS = ("phase", "user", "other")
@@ -213,3 +214,21 @@ def test_a_recorder_that_takes_over_goes_on(shm: Path, tmp_path: Path, mib: int)
     assert both.null_count().select("duration", "duration_spans").sum_horizontal().item() == 0
     assert both.filter(pl.col("count") != pl.col("count_spans")).height == 0
     assert both.select((pl.col("duration") - pl.col("duration_spans")).abs().max()).item() < 20_000
+
+
+def test_spans_that_were_removed_are_shown_by_what_was_summed_up(shm: Path, tmp_path: Path) -> None:
+    run_python(LOOP, str(tmp_path), "16", "2")
+    wait_recorded(shm)
+    folder = next(tmp_path.glob("run/*#0"))
+    parts, spans = frame(folder, "step_parts"), frame(folder, "spans")
+    texts = pl.col("category", "name").cast(pl.String)
+    until = int(spans["start"].sort()[spans.height // 2])
+    shown, boundary = views.spans(parts, until, 1)
+    assert until <= boundary
+    later = views.newer(spans, boundary).select(shown.columns)
+    together = pl.concat([shown.with_columns(texts), later])
+    steps, phases = of_spans(together)
+    expected_steps, expected = of_spans(spans)
+    assert steps.equals(expected_steps)
+    key = ["step", "category", "name", "duration"]
+    assert phases.select(key).sort(key).equals(expected.select(key).sort(key))
