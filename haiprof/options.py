@@ -39,6 +39,7 @@ class Options(NamedTuple):
     stack_hz: float = 10.0
     hang_after: float = 60.0
     on_finding: str = ""
+    storage_limit: float = 0.0
     ring_mib: int = 16
     hooks: bool = True
     kernels: str = "windows"
@@ -235,6 +236,10 @@ def _check_patience(value: Any) -> str | None:
     return None if value == 0 else _between(1, 1e6, "seconds")(value)
 
 
+def _check_storage(value: Any) -> str | None:
+    return None if value == 0 else _between(0.01, 1e9, "GiB")(value)
+
+
 def _check_command(value: Any) -> str | None:
     if not isinstance(value, str) or "\0" in value:
         return "must be a str"
@@ -298,6 +303,12 @@ OPTIONS: Final[dict[str, Option]] = {
             "command that is run for hangs and for what costs time (empty: none)",
             str,
             _check_command,
+        ),
+        Option(
+            "storage_limit",
+            "GiB of the records of a node in a run (0: a tenth of the disk, at most 100)",
+            float,
+            _check_storage,
         ),
         Option(
             "ring_mib", "shared memory of one process", int, _between(2, 1024, "MiB", whole=True)

@@ -52,6 +52,12 @@ LIVE_SUFFIX: Final = ".arrows"
 CLOSED_SUFFIX: Final = ".arrow"
 #: Instead of ``.arrows``: a stream of which not all could be closed into a file.
 DAMAGED_SUFFIX: Final = ".damaged"
+#: Beside ``process.json``: of which tables the oldest segments were removed, to stay below
+#: ``limit_bytes``. ``tables`` has for each how many segments, rows and bytes, and ``until_ns``, ns
+#: UTC: what was recorded from then on is there. ``removing`` names what is just being removed.
+THINNED_FILE: Final = "thinned.json"
+THINNED_FORMAT: Final = "haiprof-thinned"
+THINNED_FIELDS: Final = ("segments", "rows", "bytes", "until_ns")
 #: A kept import of a trace lies beside it as ``<trace>.haiprof/``, of a folder of them in it.
 IMPORT_SUFFIX: Final = ".haiprof"
 IMPORT_FOLDER: Final = "haiprof-import"

@@ -37,6 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--stack-hz", type=float, required=True)
     parser.add_argument("--hang-after", type=float, required=True)
     parser.add_argument("--on-finding", default="", help="command to run for findings")
+    parser.add_argument("--storage-limit", type=float, default=0.0, metavar="GIB")
     parser.add_argument("--procfs", default=PROCFS, help="the node's")
     parser.add_argument("--sysfs", default=SYSFS, help="the node's")
     parser.add_argument("--perfd", default="", help="socket of haiprof-perfd")
@@ -67,6 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
         stack_hz=options.stack_hz,
         hang_after=options.hang_after,
         on_finding=options.on_finding,
+        storage_limit=options.storage_limit,
     )
     try:
         recorder.run(election)

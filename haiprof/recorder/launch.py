@@ -95,6 +95,7 @@ def start_recorder(ring_dir: Path, run_dir: Path, options: Options) -> int:
         f"--stack-hz={options.stack_hz!r}",
         f"--hang-after={options.hang_after!r}",
         f"--on-finding={options.on_finding}",
+        f"--storage-limit={options.storage_limit!r}",
     ]
     try:
         access = options.access()

@@ -49,6 +49,7 @@ from haiprof.recorder.outside import OutsideProcess
 from haiprof.recorder.process import RecordedProcess
 from haiprof.recorder.ring_folder import RingFolder
 from haiprof.recorder.run_folder import open_run
+from haiprof.recorder.storage import Storage, limit_of
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +90,7 @@ class Recorder:
         stack_hz: float,
         hang_after: float,
         on_finding: str = "",
+        storage_limit: float = 0.0,
         access: Access,
     ) -> None:
         """Prepare; nothing is touched before :meth:`run`."""
@@ -107,6 +109,8 @@ class Recorder:
         self._kills = MemoryKills()
         self._stack_hz = stack_hz
         self._hang_after, self._on_finding = hang_after, on_finding
+        self._storage_limit = storage_limit
+        self._storage: Storage
         self._burst = 0.0, 0
         self._stacks = StackSampler(stack_hz)
         self._closer = CloserLook()
@@ -250,7 +254,10 @@ class Recorder:
         while True:
             try:
                 self._read_every = self._intervals
-                return NodeRecorder(self._run_now(), self._intervals, self._access)
+                run = self._run_now()
+                limit = limit_of(self._storage_limit, run)
+                self._storage = Storage(run, node_name(), limit)
+                return NodeRecorder(run, self._intervals, self._access, self._storage)
             except OSError as error:
                 if self._terminations > 1 or time.monotonic() - since > _GIVE_UP_SECONDS:
                     raise
@@ -294,7 +301,12 @@ class Recorder:
             *(functools.partial(self._drain, p, node) for p in list(self._processes.values())),
             *(functools.partial(self._check_outside, name, node) for name in list(self._outside)),
             lambda: self._sample(node),
+            lambda: self._say(node),
         ]
+
+    def _say(self, node: NodeRecorder) -> None:
+        for text in self._storage.remarks():
+            node.event("recorder", text)
 
     def _keep_pace(self, node: NodeRecorder) -> None:
         self._look_at_pace()
@@ -382,7 +394,9 @@ class Recorder:
             if path in self._processes or path in self._refused:
                 continue
             try:
-                process = RecordedProcess(path, self._run_now(), self._kills, self._stacks)
+                process = RecordedProcess(
+                    path, self._run_now(), self._kills, self._stacks, self._storage
+                )
             except BlockingIOError:
                 self._drop_if_unfinished(path)
                 continue

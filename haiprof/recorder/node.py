@@ -24,6 +24,7 @@ from haiprof.recorder.memory_kills import Verdict
 from haiprof.recorder.process import EARLY_SECONDS, WRITE_SECONDS, RecordedProcess
 from haiprof.recorder.process_folder import gpus_of, read_process_file, whole, write_json
 from haiprof.recorder.segments import TableWriter, close_left
+from haiprof.recorder.storage import Part, Storage
 from haiprof.recorder.tables import RingTables, RowTable
 
 if TYPE_CHECKING:
@@ -41,11 +42,12 @@ _HERE = Access()
 class _Folder:
     """Samples of one target on their way to one folder."""
 
-    def __init__(self, folder: Path | Folder, utc_offset_ns: int) -> None:
-        files = Folder.at(folder)
+    def __init__(self, files: Folder, utc_offset_ns: int, part: Part | None) -> None:
         self.path = files.path
         self.rows = SampleRows(utc_offset_ns)
-        self._writers = {t.name: TableWriter(files, t) for t in (schema.SAMPLES, schema.MINUTES)}
+        tables = schema.SAMPLES, schema.MINUTES
+        self._writers = {table.name: TableWriter(files, table, part) for table in tables}
+        self._part = part
         self._tables = RingTables()
 
     def write(self) -> None:
@@ -68,6 +70,8 @@ class _Folder:
         self.write()
         for writer in self._writers.values():
             writer.close()
+        if self._part is not None:
+            self._part.end()
 
 
 def _claim_folder(run: Folder) -> Folder:
@@ -102,7 +106,11 @@ class NodeRecorder:
     """Samples the node once for all its ranks."""
 
     def __init__(
-        self, run: Path | Folder, intervals: Mapping[str, float], access: Access = _HERE
+        self,
+        run: Path | Folder,
+        intervals: Mapping[str, float],
+        access: Access = _HERE,
+        storage: Storage | None = None,
     ) -> None:
         """Make the node's folder and open the sources.
 
@@ -110,10 +118,12 @@ class NodeRecorder:
             run: folder of the run.
             intervals: how often each recorder's sources are read, s; others are not read.
             access: how the sources are reached.
+            storage: limits what tables take; None: nothing does.
 
         Raises:
             OSError: the folder cannot be made.
         """
+        self._storage = storage
         self._files = _claim_folder(Folder.at(run))
         self.folder = self._files.path
         try:
@@ -133,7 +143,7 @@ class NodeRecorder:
         self._targets: dict[int, _Folder] = {}
         self._add_target(0, self._files)
         self._events = RowTable(schema.EVENTS)
-        self._events_writer = TableWriter(self._files, schema.EVENTS)
+        self._events_writer = TableWriter(self._files, schema.EVENTS, self._part_of(self._files))
         self._command: int | None = None
         self._ended: dict[str, Any] | None = None
         self._loaded: dict[str, bool] | None = None
@@ -165,8 +175,12 @@ class NodeRecorder:
         )
 
     def _add_target(self, pid: int, folder: Path | Folder) -> None:
-        target = self._targets[pid] = _Folder(folder, self._utc_offset_ns)
+        files = Folder.at(folder)
+        target = self._targets[pid] = _Folder(files, self._utc_offset_ns, self._part_of(files))
         self._sampler.keep(pid, target.rows)
+
+    def _part_of(self, files: Folder) -> Part | None:
+        return None if self._storage is None else self._storage.part(files, self._now_ns)
 
     def change_pace(
         self, intervals: Mapping[str, float], processes: Iterable[RecordedProcess]

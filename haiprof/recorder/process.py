@@ -27,6 +27,7 @@ from haiprof.recorder.process_folder import claim, document, gpus_of, whole, wri
 from haiprof.recorder.reach import Reach
 from haiprof.recorder.segments import TableWriter, close_left, reached
 from haiprof.recorder.stacks import ProcessStacks
+from haiprof.recorder.storage import Storage
 from haiprof.recorder.tables import RingTables, RowTable
 
 log = logging.getLogger(__name__)
@@ -52,6 +53,7 @@ class RecordedProcess:
         run: Path | Folder,
         kills: MemoryKills | None = None,
         stacks: StackSampler | None = None,
+        storage: Storage | None = None,
     ) -> None:
         """Open the ring and its folder; continue where an earlier recorder stopped.
 
@@ -60,6 +62,7 @@ class RecordedProcess:
             run: folder of the run.
             kills: counts kills for lack of memory; None: a new one for this process.
             stacks: samples its Python stacks; None: nobody does.
+            storage: limits what its tables take; None: nothing does.
 
         Raises:
             BlockingIOError: the ring is still being made.
@@ -103,13 +106,14 @@ class RecordedProcess:
         self._reader = RingReader(ring, through, utc_offset_ns)
         #: What an earlier recorder's reader lost; the ring itself counts the other causes.
         self._lost_before = {c: n for c, n in before.lost.items() if c in _READERS_CAUSES}
+        self._part = None if storage is None else storage.part(self.files, self._now)
         self._tables = RingTables()
         self._writers: dict[str, TableWriter] = {}
         sampled = (known or {}).get("stacks")
         earlier = sampled if isinstance(sampled, dict) else None
-        self._stacks = ProcessStacks(stacks, ring, header, self.files, earlier)
+        self._stacks = ProcessStacks(stacks, ring, header, self.files, earlier, self._part)
         self._events = RowTable(schema.EVENTS)
-        self._events_writer = TableWriter(self.files, schema.EVENTS)
+        self._events_writer = TableWriter(self.files, schema.EVENTS, self._part)
         self._written_at = time.monotonic()
         self._reported_losses = before.lost
         self._wall_clock_reported = 0
@@ -328,7 +332,7 @@ class RecordedProcess:
         columns = self._reader.rows()
         for name in columns:
             if name not in self._writers:
-                self._writers[name] = TableWriter(self.files, schema.TABLES[name])
+                self._writers[name] = TableWriter(self.files, schema.TABLES[name], self._part)
             self._writers[name].prepare()
         if len(self._events):
             self._events_writer.prepare()
@@ -482,7 +486,7 @@ class RecordedProcess:
                 log.warning("%s: %s", self.folder, error)
         self.refuse_flush(errno.EIO)
         self.life.close()
-        self.ended = True
+        self._close()
 
     def _end(self) -> None:
         self.refuse_flush(0)
@@ -491,6 +495,11 @@ class RecordedProcess:
             self.life.close()
         self._reader.free_records()
         self.ring.unlink(missing_ok=True)
+        self._close()
+
+    def _close(self) -> None:
+        if self._part is not None:
+            self._part.end()
         self.ended = True
 
 

@@ -332,7 +332,9 @@ def _process_folders(run: Folder) -> Iterator[tuple[Folder, dict[str, Any]]]:
 
 
 def _last_written(folder: Folder) -> float:
-    return max(folder.stat(name).st_mtime for name in folder.names())
+    # A later recorder may have thinned what was written.
+    names = [name for name in folder.names() if name != schema.THINNED_FILE]
+    return max(folder.stat(name).st_mtime for name in names)
 
 
 def _close_run(run: Folder, outcome: Recovered) -> None:

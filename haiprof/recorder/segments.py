@@ -11,17 +11,14 @@ import contextlib
 import logging
 import os
 from pathlib import Path
-from typing import Final
 
 from haiprof import schema
 from haiprof.common.owned_files import Folder
 from haiprof.recorder.arrow_stream import END, Batch, StreamWriter
 from haiprof.recorder.reach import Reach
+from haiprof.recorder.storage import MOST_SEGMENT, Part
 
 log = logging.getLogger(__name__)
-
-#: A live stream is closed into a file when it has grown to this many bytes.
-SEGMENT_BYTES: Final = 64 << 20
 
 
 class Segment:
@@ -34,10 +31,12 @@ class Segment:
             OSError: it cannot be created.
         """
         self._folder = folder
-        self._name = f"{table.name}-{number}{schema.LIVE_SUFFIX}"
-        self._fd = folder.create(self._name)
+        #: Of the file.
+        self.name = f"{table.name}-{number}{schema.LIVE_SUFFIX}"
+        self._fd = folder.create(self.name)
         self._written = 0
-        self._rows = 0
+        #: How many rows were appended.
+        self.rows = 0
         self._synced = False
         self._stream = StreamWriter(table)
         self._waiting = bytearray(self._stream.begin())
@@ -56,8 +55,8 @@ class Segment:
 
     def append(self, batch: Batch, reach: Reach | None = None) -> None:
         """Encode ``batch``; :meth:`push` writes it to disk."""
-        self._rows += batch.rows
-        metadata = {schema.KEY_ROWS: str(self._rows), **(reach.to_metadata() if reach else {})}
+        self.rows += batch.rows
+        metadata = {schema.KEY_ROWS: str(self.rows), **(reach.to_metadata() if reach else {})}
         self._waiting += self._stream.batch(batch, metadata)
 
     def push(self) -> None:
@@ -98,11 +97,11 @@ class Segment:
             self.ended = True
         self.push()
         os.close(self._fd)
-        path = self._folder.path / self._name
+        path = self._folder.path / self.name
         try:
             from haiprof.recorder.closing import close_stream
 
-            close_stream(self._folder, self._name, durably=self._synced)
+            close_stream(self._folder, self.name, durably=self._synced)
         except OSError as error:
             log.warning("%s stays a stream: %s", path, error.strerror)
         except ImportError as error:  # what this runs from has been replaced since it was started
@@ -167,10 +166,19 @@ def names_of(folder: Folder, table: schema.Table) -> list[str]:
 class TableWriter:
     """The segments of one table, one after the other."""
 
-    def __init__(self, folder: Path | Folder, table: schema.Table) -> None:
-        """Write ``table`` into ``folder``; the first file appears with the first batch."""
+    def __init__(
+        self, folder: Path | Folder, table: schema.Table, part: Part | None = None
+    ) -> None:
+        """Write ``table`` into ``folder``; the first file appears with the first batch.
+
+        Args:
+            folder: where.
+            table: which.
+            part: the folder as a part of what is limited; None: nothing limits it.
+        """
         self._folder = Folder.at(folder)
         self._table = table
+        self._part = part
         self._segment: Segment | None = None
 
     @property
@@ -203,13 +211,20 @@ class TableWriter:
         """
         if self._segment is None:
             return
+        self._make_room(self._segment)
         self._segment.push()
-        if self._segment.bytes >= SEGMENT_BYTES:
+        most = MOST_SEGMENT if self._part is None else self._part.segment_bytes
+        if self._segment.bytes >= most:
             self.close()
+
+    def _make_room(self, segment: Segment) -> None:
+        if self._part is not None and segment.waiting:
+            self._part.grow(segment.name, segment.bytes)
 
     def sync(self) -> None:
         """Write what waits and bring it to stable storage."""
         if self._segment is not None:
+            self._make_room(self._segment)
             self._segment.sync()
 
     def close(self) -> None:
@@ -218,6 +233,13 @@ class TableWriter:
         Raises:
             OSError: see :meth:`Segment.close`.
         """
-        if self._segment is not None:
-            self._segment.close()
-            self._segment = None
+        segment = self._segment
+        if segment is None:
+            return
+        if self._part is not None:
+            self._make_room(segment)
+            self._part.closing(segment.bytes)
+        segment.close()
+        self._segment = None
+        if self._part is not None:
+            self._part.closed(self._folder, segment.name, segment.rows)

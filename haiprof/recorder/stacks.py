@@ -11,6 +11,7 @@ from haiprof import schema
 from haiprof._core import StackSampler
 from haiprof.common.owned_files import Folder
 from haiprof.recorder.segments import TableWriter, rows_on_disk
+from haiprof.recorder.storage import Part
 from haiprof.recorder.tables import RowTable
 
 log = logging.getLogger(__name__)
@@ -31,6 +32,7 @@ class ProcessStacks:
         header: Mapping[str, Any],
         files: Folder,
         before: Mapping[str, Any] | None = None,
+        part: Part | None = None,
     ) -> None:
         """Begin to sample it.
 
@@ -40,6 +42,7 @@ class ProcessStacks:
             header: of its ring.
             files: the folder of its tables.
             before: what :meth:`described` of an earlier recorder returned.
+            part: that folder as a part of what is limited.
         """
         self._sampler = sampler
         self._pid: int = header["pid"]
@@ -50,7 +53,9 @@ class ProcessStacks:
         self._hz = self._before["hz"] if sampler is None else sampler.hz
         self._tables = {table.name: RowTable(table) for table in (schema.FRAMES, schema.STACKS)}
         # Frames first: what names them comes behind.
-        self._writers = {name: TableWriter(files, schema.TABLES[name]) for name in self._tables}
+        self._writers = {
+            name: TableWriter(files, schema.TABLES[name], part) for name in self._tables
+        }
         if sampler is not None:
             self._problem = self._watch(sampler, ring, header, files) or ""
             # Of one that an earlier recorder has sampled to its end nothing is missing.

@@ -38,6 +38,7 @@ def start(
     stack_hz: float | None = None,
     hang_after: float | None = None,
     on_finding: str | None = None,
+    storage_limit: float | None = None,
     ring_mib: int | None = None,
     hooks: bool | None = None,
     kernels: str | None = None,
@@ -78,6 +79,8 @@ def start(
             and why; default 60, 0 for never.
         on_finding: command, with its arguments, that is run for hangs and for what costs the job
             time, with JSON on its stdin; default none.
+        storage_limit: how many GiB the records of a node in a run may take on disk before the
+            oldest are removed, kernels first; default 0, a tenth of the disk, at most 100.
         ring_mib: shared memory of this process, MiB; default 16.
         hooks: find steps and phases in torch, and record its allocator and the garbage
             collector; default true.
