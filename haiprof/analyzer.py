@@ -305,6 +305,7 @@ class Analyzer:
     waits = _of_records(RecordedAnswers.waits)
     kernels_recorded = _of_records(RecordedAnswers.kernels_recorded)
     pipeline = _of_records(RecordedAnswers.pipeline)
+    slowdown = _of_records(RecordedAnswers.slowdown)
     overhead = _of_records(RecordedAnswers.overhead)
     efficiency = _of_records(RecordedAnswers.efficiency)
     goodput = _of_records(RecordedAnswers.goodput)

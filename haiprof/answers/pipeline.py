@@ -7,7 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import polars as pl
+
 from haiprof import schema
+from haiprof.answers import host_clocks
+from haiprof.answers.ranks import Ranks
 from haiprof.runs import Process
 from haiprof.sources import tables
 from haiprof.views.run import pipeline as view
@@ -30,3 +34,10 @@ def jobs(process: Process) -> tables.Read:
         found = view.with_updates(found, reads[-1].frame)
     lines = [line for read in reads for line in read.problems]
     return tables.Read(found, sum(read.cut for read in reads), lines)
+
+
+def of_all(ranks: Ranks) -> pl.DataFrame:
+    """Return the work of all ranks on each microbatch, on one clock."""
+    # Sessions of a worker may have steps of the same number: the first one counts.
+    first = [p for p in ranks.choose(None) if p.trace is None or p.trace.span == 1]
+    return host_clocks.on_one_clock(ranks, ranks.frames(jobs, first, view.JOBS))

@@ -14,7 +14,16 @@ import polars as pl
 
 from haiprof import schema
 from haiprof.answers import collectives as collective_answers
-from haiprof.answers import gpu, host_clocks, late_ranks, metrics, one_process, pipeline, sql
+from haiprof.answers import (
+    gpu,
+    host_clocks,
+    late_ranks,
+    metrics,
+    one_process,
+    pipeline,
+    slowdown,
+    sql,
+)
 from haiprof.answers import nccl as nccl_answers
 from haiprof.answers import processes as process_rows
 from haiprof.answers import stacks as stack_answers
@@ -45,6 +54,7 @@ from haiprof.views.run import stacks as stack_views
 from haiprof.views.run import steps as step_views
 from haiprof.views.run.overview import Summary, add_gpus
 from haiprof.views.run.rank_parts import RankParts, most_steps
+from haiprof.views.run.slowdown import causes as slowdown_view
 
 
 class End(NamedTuple):
@@ -410,12 +420,24 @@ class RecordedAnswers:
             ['stage', 'busy', 'forward', 'backward']
         """
         asked.whole("step", step)
-        # Sessions of a worker may have steps of the same number: the first one counts.
-        first = [p for p in self._ranks.choose(None) if p.trace is None or p.trace.span == 1]
-        jobs = self._ranks.frames(pipeline.jobs, first, pipeline_view.JOBS)
+        jobs = pipeline.of_all(self._ranks)
         if step is not None and step not in (there := jobs["step"].drop_nulls().unique()):
             raise asked.steps(f"{self._ranks.where}: pipeline()", step, there)
-        return pipeline_view.pipeline(host_clocks.on_one_clock(self._ranks, jobs), step)
+        return pipeline_view.pipeline(jobs, step)
+
+    def slowdown(self) -> slowdown_view.Slowdown:
+        """Return what slows the steps down, and how long they would take without each cause.
+
+        Frames ``causes`` (the one without which a step is shortest first), ``steps`` and ``whole``,
+        without rows if nothing can be replayed; ``why`` then says why, else it is None. Up to
+        500 000 operations are replayed, of steps that are evenly chosen. See
+        :mod:`haiprof.views.run.slowdown.causes`.
+
+        Example:
+            >>> run.slowdown().causes.columns[:6]
+            ['rank', 'kind', 'cause', 'duration', 'without', 'gain']
+        """
+        return self._ranks.once("slowdown", lambda: slowdown.slowdown(self._ranks))
 
     def overhead(self, rank: int | None = None) -> pl.DataFrame:
         """Return the newest measured overhead of each process that measured it.

@@ -79,6 +79,7 @@ VIEWS: dict[str, View] = {
     "critical_path": lambda run: _paths(run),
     "what_if": lambda run: run.what_if(),
     "pipeline": lambda run: run.pipeline(),
+    "slowdown": lambda run: run.slowdown(),
     "recommendations": lambda run: run.recommendations(),
     "unknown": lambda run: run.unknown(),
 }
@@ -156,7 +157,9 @@ def _frames(name: str, result: Any) -> Iterator[tuple[str, pl.DataFrame]]:
         yield name, result
         return
     for field in result._fields:
-        yield f"{name}_{field}", getattr(result, field)
+        part = getattr(result, field)
+        if isinstance(part, pl.DataFrame):  # and no text beside the frames
+            yield f"{name}_{field}", part
 
 
 def _paths(run: Analyzer) -> pl.DataFrame:

@@ -17,6 +17,7 @@ ASCEND: Final = "ascend"
 MEGATRON: Final = "megatron"
 PADDLE: Final = "paddle"
 ROCPROF: Final = "rocprof"
+STRAGGLER: Final = "straggler"
 TORCH_MEMORY: Final = "torch_memory"
 
 _SQLITE: Final = b"SQLite format 3\x00"

@@ -72,6 +72,7 @@ OTHERS = {
     "samples",
     "events",
     "pipeline",
+    "slowdown",
     "imbalance",
     "clock",
     "efficiency",

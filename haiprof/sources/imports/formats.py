@@ -46,6 +46,7 @@ def find(path: str) -> Found | None:
     from haiprof.sources.nsys_csv.find import find as nsys_csv
     from haiprof.sources.paddle.find import find as paddle
     from haiprof.sources.rocprof.find import find as rocprof
+    from haiprof.sources.straggler.find import find as straggler
     from haiprof.sources.torch_memory.find import find as torch_memory
 
     # torch.profiler comes last: it takes any JSON for its own.
@@ -56,6 +57,7 @@ def find(path: str) -> Found | None:
         tools.PADDLE: paddle,
         tools.MEGATRON: megatron,
         tools.ROCPROF: rocprof,
+        tools.STRAGGLER: straggler,
         tools.TORCH_MEMORY: torch_memory,
     }
     for tool, each in finders.items():
@@ -158,6 +160,8 @@ def _reader(tool: str) -> Read:
         from haiprof.sources.nsys_csv.one_run import read
     elif tool == tools.ROCPROF:
         from haiprof.sources.rocprof.one_process import read
+    elif tool == tools.STRAGGLER:
+        from haiprof.sources.straggler.one_rank import read
     elif tool == tools.TORCH_MEMORY:
         from haiprof.sources.torch_memory.one_file import read
     else:

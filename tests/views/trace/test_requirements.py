@@ -23,6 +23,7 @@ NO_TRACES = {
     "events",
     "unknown",
     "pipeline",
+    "slowdown",
     "imbalance",
     "clock",
     "efficiency",

@@ -1,0 +1,1 @@
+"""Traces of the straggler study: ``trace-NAME.parquet`` → tables of contract 2."""

@@ -1,0 +1,1 @@
+"""How much faster steps were without a cause: their operations, replayed with some repaired."""
