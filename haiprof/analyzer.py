@@ -28,6 +28,7 @@ from haiprof.common.choices import quoted
 from haiprof.errors import HaiprofError
 from haiprof.findings.deep.as_findings import as_findings
 from haiprof.runs import ROLE_RANK, Run
+from haiprof.sources.found import is_url
 from haiprof.sources.open import Opened, open_path, open_traces
 from haiprof.sources.table_cache import caching_tables
 from haiprof.views.intervals import Times
@@ -285,6 +286,34 @@ class Analyzer:
         if self._deep is not None:
             self.note(self._deep.problems())
         return list(self._ranks.problems)
+
+    @staticmethod
+    def runs(folder: str | Path, executor: Executor | None = None) -> pl.DataFrame:
+        """Return one row per run below a folder, those that lost most GPU hours first.
+
+        Columns: ``folder`` (below the given one), ``run``, ``user``, ``started``, ``duration``,
+        ``state``, ``ranks``, ``gpus``, ``steps``, ``step_ns`` (the median) and ``step_trend``,
+        ``data_share``, ``exposed_communication_share``, ``gpu_busy_share``, ``gpu_power_watts``,
+        ``mfu``, ``goodput``, ``gpu_hours``, ``gpu_hours_lost`` and ``lost_to`` (GPU hours by
+        cause), ``findings``, ``problem``, …: see docs/runs.md. Null is not known. Rows are kept in
+        an index beside the runs, or in this user's cache, and made anew when their run changes.
+
+        Args:
+            folder: a log directory, a folder with such folders, a run, or a URL of fsspec.
+            executor: sums up the runs; by default a few threads of this process.
+
+        Raises:
+            HaiprofError: there is no such folder, or it cannot be read.
+
+        Example:
+            >>> Analyzer.runs(run.run.folder.parent).select("run", "ranks", "steps").rows()
+            [('r', 2, 118)]
+        """
+        from haiprof.answers.all_runs import all_runs
+
+        if not is_url(str(folder)):
+            asked.path("folder", folder)
+        return all_runs(folder, executor)
 
     # -- of haiprof's own records ----------------------------------------------------------------
 

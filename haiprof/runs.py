@@ -185,5 +185,7 @@ class Run:
     warmup: float = 0.0
     #: The option ``peak_flops`` of the job; 0 if not set.
     peak_flops: float = 0.0
+    #: Who ran it, where a platform that runs all jobs as one user says so.
+    user: str = ""
     #: What was opened, if not ``folder``: traces, of which ``folder`` is an import.
     source: str = ""

@@ -36,6 +36,7 @@ def test_an_example_runs(
         "run": Analyzer(folder / "logs"),
         "trace": Analyzer(folder / "traces"),
         "schema": schema,
+        "Analyzer": Analyzer,
     }
     example = doctest.DocTestParser().get_doctest(text, names, name, None, None)
     assert example.examples, f"{name} has no example"

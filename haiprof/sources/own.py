@@ -7,6 +7,7 @@ Only ``run.json`` and ``process.json`` are read here; the tables beside them are
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -14,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, BinaryIO, Final, TypeGuard
 
 from haiprof import schema
 from haiprof.common.choices import near_path
@@ -37,6 +38,8 @@ from haiprof.runs import (
 
 #: Anything longer or later is not a measured time.
 LATEST_NS = 2**62
+#: A document of a run is smaller than this.
+LARGEST_DOCUMENT: Final = 16 << 20
 
 
 def read_run(folder: Path) -> Run:
@@ -61,6 +64,7 @@ def read_run(folder: Path) -> Run:
         kernels=_option(document, "kernels"),
         warmup=_amount(document, "warmup"),
         peak_flops=_amount(document, "peak_flops"),
+        user=_text(document, "user", file),
     )
 
 
@@ -164,7 +168,7 @@ def created_ns(run: Path) -> int:
     """Return when a run folder was created, ns UTC; 0 if its ``run.json`` does not say."""
     try:
         with open_regular(run / schema.RUN_FILE) as file:
-            created = json.load(file)["created_ns"]
+            created = json.loads(_content(file))["created_ns"]
         return created if _is_whole(created) and created >= 0 else 0
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return 0
@@ -430,7 +434,7 @@ def _capability(row: dict[str, Any], file: Path) -> tuple[int, int] | None:
 def _read_json(file: Path, expected: str) -> dict[str, Any]:
     try:
         with open_regular(file) as opened:
-            document = json.load(opened)
+            document = json.loads(_content(opened))
     except FileNotFoundError:
         raise HaiprofError(
             f"{file}: missing, so its folder is left out: "
@@ -453,6 +457,18 @@ def _read_json(file: Path, expected: str) -> dict[str, Any]:
         )
     check_version(document.get("version"), file)
     return document
+
+
+def _content(opened: BinaryIO) -> bytes:
+    """Return the bytes of a document.
+
+    Raises:
+        OSError: there are too many for one: whoever wrote it may want them to be read.
+    """
+    content = opened.read(LARGEST_DOCUMENT + 1)
+    if len(content) > LARGEST_DOCUMENT:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+    return content
 
 
 def check_version(version: object, file: Path) -> None:

@@ -15,9 +15,10 @@ from commands import haiprof, only_line
 from runs import SECOND, T0, make_run, write_json, write_node, write_process, write_run
 
 from haiprof import schema
+from haiprof.answers.listed import look_at
 from haiprof.cli import logged
 from haiprof.cli.arguments import UsageError
-from haiprof.cli.ls import list_runs, look_at
+from haiprof.cli.ls import list_runs
 from haiprof.common.owned_files import open_regular
 from haiprof.errors import HaiprofError
 from haiprof.sources import own

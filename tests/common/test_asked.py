@@ -49,6 +49,7 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
     "start": [("soon", "give a number"), (math.nan, "give a number"), (1e9, "no data from")],
     "end": [("late", "give a number"), (math.nan, "give a number"), (-1, "no data from")],
     "path": [(3, "path"), (None, "path"), ("", "path"), ("a\0b", "path"), ("no/such", "no/such")],
+    "folder": [(3, "path"), (None, "path"), ("", "path"), ("no/such", "no such folder")],
     "after": [(None, "Analyzer of the later run"), ("run", "Analyzer of the later run")],
     "before": [("run", "Analyzer of the earlier run")],
     "baseline": [("run", "Analyzer of the good run")],
