@@ -120,6 +120,23 @@ class StackSampling:
 
 
 @dataclass(frozen=True, slots=True)
+class Thinned:
+    """What was removed of a table of a process, so that its node stays below a limit.
+
+    Attributes:
+        table: its name.
+        until_ns: what was recorded from then on, ns UTC, is there.
+        rows: how many were removed.
+        limit_bytes: the limit.
+    """
+
+    table: str
+    until_ns: int
+    rows: int
+    limit_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Process:
     """One process folder of a run; ``role`` is ``rank``, ``process`` (fork, helper) or ``node``."""
 
@@ -159,6 +176,12 @@ class Process:
     steps: int | None = None
     #: Of a node: which of haiprof and torch a Python of the job had loaded; None: not known.
     loaded: frozenset[str] | None = None
+    #: Tables of which the oldest rows were removed.
+    thinned: tuple[Thinned, ...] = ()
+
+    def complete_since(self, *names: str) -> int | None:
+        """Return from when on these tables are complete, ns UTC; None: nothing was removed."""
+        return max((t.until_ns for t in self.thinned if t.table in names), default=None)
 
     @property
     def identity(self) -> object:

@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 
 from haiprof import schema
+from haiprof.answers import window
 from haiprof.findings import endings
 from haiprof.runs import ROLE_NODE, ROLE_RANK, Process, Run
 from haiprof.sources import tables
@@ -92,12 +93,15 @@ def goodput(
 ) -> Goodput:
     """Return what the life of the job was spent on; see :mod:`haiprof.views.run.goodput`.
 
+    If spans were removed to stay below a limit, that is of the time since.
+
     Args:
         run: the run.
         each: does work for each of many, possibly elsewhere.
         note: called with one line per problem.
         aligned: the clock by which the ends of processes on several nodes are compared.
     """
+    run = window.complete(run, schema.SPANS.name)
     chosen, lives = _lived(run, each, note)
     if not chosen:
         return _nothing()

@@ -86,6 +86,7 @@ def read_gpu(
             device_views.device_steps(phases),
             process.ended_ns,
             busy_views.last_end(kernels.frame),
+            process.complete_since(schema.KERNELS.name),
         ),
         spans.frame,
         recorded_views.ended_by_graphs(events.frame),

@@ -10,7 +10,7 @@ import polars as pl
 
 from haiprof import schema
 from haiprof.answers import collectives as collective_answers
-from haiprof.answers import goodput, host_clocks
+from haiprof.answers import goodput, host_clocks, window
 from haiprof.answers.rank_columns import WHO
 from haiprof.answers.ranks import Ranks
 from haiprof.common import asked
@@ -57,7 +57,10 @@ def charged(ranks: Ranks) -> list[tuple[Process, Charged]]:
 
 
 def _charged(ranks: Ranks) -> list[tuple[Process, Charged]]:
-    lived = goodput.lives(ranks.run, ranks.map, ranks.note)
+    # Of another time it is not known what it was spent on, or who ran meanwhile.
+    names = (schema.SPANS.name, schema.COLLECTIVES.name, schema.STACKS.name)
+    run = window.complete(ranks.run, *names)
+    lived = goodput.lives(run, ranks.map, ranks.note)
     several = sum(process.role == ROLE_RANK for process, _ in lived) > 1
     operations = collective_answers.matched(ranks).select(_MATCHED) if several else None
     clocks = host_clocks.by_node(ranks) if several else {}

@@ -128,7 +128,8 @@ def _recorded(
     on_host = recorded.host_steps(spans)
     last = busy.last_end(kernels)
     on_device = pl.DataFrame(schema=STEPS_SCHEMA)
-    intervals = recorded.recorded(events, on_host, on_device, process.ended_ns, last)
+    since = process.complete_since(schema.KERNELS.name)
+    intervals = recorded.recorded(events, on_host, on_device, process.ended_ns, last, since)
     steps = on_host.with_row_index("group").with_columns(device=pl.lit(0, pl.UInt16()))
     found = recorded.windows(intervals, steps, on_host)
     is_step = pl.col("category") == "step"

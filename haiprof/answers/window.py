@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from haiprof.runs import ROLE_NODE, Process, Run
+from haiprof.sources.own import LATEST_NS
 
 #: No run lasts longer: more ns would not fit.
 _LONGEST_S: Final = 1e9
@@ -32,6 +33,30 @@ def part(run: Run, first: int, last: int) -> Run | None:
     if all(process.role == ROLE_NODE for process in parts):
         return None
     return replace(run, processes=tuple(parts))
+
+
+def complete(run: Run, *names: str) -> Run:
+    """Return the part of a run in which these tables of all its processes are complete.
+
+    That is all of it, unless some of their rows were removed: see :class:`haiprof.runs.Thinned`.
+    """
+    since = [process.complete_since(*names) for process in run.processes]
+    known = [at for at in since if at is not None]
+    if not known:
+        return run
+    windows = [process.window for process in run.processes if process.window is not None]
+    last = max((end for _, end in windows), default=LATEST_NS)
+    rest = part(run, max(known + [begin for begin, _ in windows]), last)
+    if rest is None:
+        return replace(run, processes=())
+    live = {process.folder for process in run.processes if process.ended_ns is None}
+    return replace(
+        rest,
+        processes=tuple(
+            replace(process, ended_ns=None) if process.folder in live else process
+            for process in rest.processes
+        ),
+    )
 
 
 def _life(process: Process) -> tuple[int | None, int | None]:

@@ -14,6 +14,7 @@ import polars as pl
 from haiprof.findings import clock as clock_findings
 from haiprof.findings import gpus as gpu_findings
 from haiprof.findings import hardware as hardware_findings
+from haiprof.findings import thinned as thinned_findings
 from haiprof.show import collectives, efficiency, hardware
 from haiprof.show.colours import COLOURS, phase_colour
 from haiprof.show.figures import message, panel_legends, safe, seconds_since, stacked
@@ -59,6 +60,7 @@ def show(analyzer: Analyzer) -> Shown:
         "Overview",
         [
             *sentences,
+            *thinned_findings.lines(analyzer.run.processes),
             *recorded,
             *imbalance.lines(analyzer.imbalance()),
             *(

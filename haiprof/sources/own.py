@@ -33,6 +33,7 @@ from haiprof.runs import (
     Run,
     Source,
     StackSampling,
+    Thinned,
     TraceInfo,
 )
 
@@ -307,6 +308,26 @@ def read_process(folder: Path) -> Process:
         stacks=_stacks(document, file),
         steps=_whole(document, "steps", file),
         loaded=_loaded(document, file),
+        thinned=_thinned(folder / schema.THINNED_FILE),
+    )
+
+
+def _thinned(file: Path) -> tuple[Thinned, ...]:
+    if not os.path.lexists(file):
+        return ()
+    document = _read_json(file, schema.THINNED_FORMAT)
+    limit = _need_whole(document, "limit_bytes", file)
+    tables = document.get("tables")
+    if not isinstance(tables, dict) or not all(isinstance(t, dict) for t in tables.values()):
+        raise _wrong(file, "tables", tables, "an object of objects")
+    return tuple(
+        Thinned(
+            readable(name),
+            _need_time(table, "until_ns", file),
+            _need_whole(table, "rows", file),
+            limit,
+        )
+        for name, table in sorted(tables.items())
     )
 
 

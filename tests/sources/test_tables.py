@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from haiprof import schema
+from haiprof.sources import tables
 from haiprof.sources.tables import check, count_cut, filled, read_table
 
 
@@ -31,6 +32,25 @@ def test_segments_are_read_in_the_order_of_their_numbers(tmp_path: Path) -> None
     runs.write_closed(tmp_path, schema.SPANS, spans(10, 1), number=9)
     runs.write_closed(tmp_path, schema.SPANS, spans(0, 2), number=0)
     assert starts(tmp_path) == [0, 1, 10, 20]
+
+
+def test_a_segment_that_is_removed_while_it_is_read_is_no_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [runs.write_closed(tmp_path, schema.SPANS, spans(n, 2), n) for n in (4, 6, 8)]
+    listed = tables.segments
+
+    def thinned(folder: Path, table: str, problems: list[str]) -> list[tables.Segment]:
+        found = listed(folder, table, problems)
+        files[0].unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(tables, "segments", thinned)
+    read = read_table(tmp_path, schema.SPANS)
+    assert (read.frame.height, read.problems, read.cut) == (4, [], 0)
+    files[1].unlink()
+    files[1].symlink_to("nothing")
+    assert len(read_table(tmp_path, schema.SPANS).problems) == 1
 
 
 def test_batches_of_a_stream_may_each_bring_their_own_dictionary(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from haiprof.findings import thinned
 from haiprof.show import recording
 from haiprof.show.grid import Grid, cut
 from haiprof.show.page import document
@@ -20,13 +21,14 @@ def sections(found: Context) -> list[document.Section]:
     analyzer = found.analyzer
     # Of what another profiler recorded, nothing of this is known.
     made = [] if analyzer.traced else _recording(found)
-    problems = [*analyzer.problems(), *recording.losses(analyzer)]
+    removed = thinned.lines(analyzer.run.processes)
+    problems = [*analyzer.problems(), *recording.losses(analyzer), *removed]
     shown = problems[:_PROBLEMS]
     if len(problems) > len(shown):
         shown.append(f"and {len(problems) - len(shown)} more")
     text = _text("problems", "What is missing from this report", shown)
     if not shown:
-        text["empty"] = "Nothing: every file could be read, and no record was lost."
+        text["empty"] = "Nothing: every file could be read, and no record was lost or removed."
     made.append(text)
     return made
 

@@ -40,6 +40,7 @@ def recorded(
     on_device: pl.DataFrame,
     ended_ns: int | None,
     last_ns: int | None,
+    since: int | None = None,
 ) -> pl.DataFrame:
     """Return when kernels were recorded: one row per interval, with the whole steps within it.
 
@@ -58,6 +59,8 @@ def recorded(
         on_device: result of :func:`device_steps`.
         ended_ns: when the process ended; None while it runs.
         last_ns: end of the last recorded activity; None without any.
+        since: what was recorded before, ns UTC, was removed: nothing is known of that time; None:
+            nothing was.
     """
     rows: list[dict[str, Any]] = []
     open_ = False
@@ -85,11 +88,29 @@ def recorded(
             elif open_:
                 _add_whole(rows[-1], on_host)
             open_ = False
-    if open_:
+    if since is not None:
+        rows = _known(rows, since, on_host)
+    if open_ and rows:
         _close(rows[-1], on_host, on_device, ended_ns, last_ns)
     return pl.DataFrame(
         [{name: row.get(name) for name in RECORDED_SCHEMA} for row in rows], schema=RECORDED_SCHEMA
     )
+
+
+def _known(rows: list[dict[str, Any]], since: int, on_host: pl.DataFrame) -> list[dict[str, Any]]:
+    """Return intervals without what was before ``since``."""
+    known = []
+    for row in rows:
+        if row["end"] is not None and row["end"] <= since:
+            continue
+        if row["start"] is None or row["start"] < since:
+            steps = ("first_step", "last_step", "steps")
+            row = {name: value for name, value in row.items() if name not in steps}
+            row["start"] = since
+            if row["end"] is not None:
+                _add_whole(row, on_host)
+        known.append(row)
+    return known
 
 
 def ended_by_graphs(events: pl.DataFrame) -> bool:
