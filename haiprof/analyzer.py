@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from haiprof.answers.run_changes import RunChanges
     from haiprof.findings.finding import Finding
     from haiprof.show.shown import Shown
+    from haiprof.views.run.slowdown.causes import Slowdown
 
 #: Parts of answers: public for the report and the exports, and no questions of a user's.
 _PARTS: Final = frozenset(
@@ -334,7 +335,6 @@ class Analyzer:
     waits = _of_records(RecordedAnswers.waits)
     kernels_recorded = _of_records(RecordedAnswers.kernels_recorded)
     pipeline = _of_records(RecordedAnswers.pipeline)
-    slowdown = _of_records(RecordedAnswers.slowdown)
     overhead = _of_records(RecordedAnswers.overhead)
     efficiency = _of_records(RecordedAnswers.efficiency)
     goodput = _of_records(RecordedAnswers.goodput)
@@ -404,6 +404,19 @@ class Analyzer:
             ['rank', 'late', 'share', 'since', 'until']
         """
         return rank_first(self._own.imbalance())
+
+    def slowdown(self) -> Slowdown:
+        """Return what slows the steps down, and how long they would take without each cause.
+
+        Frames ``causes`` (the one without which a step is shortest first), ``steps`` and ``whole``,
+        without rows if nothing can be replayed; ``why`` then says why, else it is None. See
+        :class:`haiprof.views.run.slowdown.causes.Slowdown`.
+
+        Example:
+            >>> run.slowdown().causes.columns[:6]
+            ['rank', 'kind', 'cause', 'duration', 'without', 'gain']
+        """
+        return self._own.slowdown()
 
     def kernels(
         self,

@@ -18,9 +18,11 @@ from haiprof.answers import (
     late_ranks,
     one_trace,
     paths,
+    slowdown,
     unknown,
 )
 from haiprof.answers import idle as idle_answers
+from haiprof.answers.late_ranks import AllParts
 from haiprof.answers.matched import matched
 from haiprof.answers.rank_columns import placed, stacked
 from haiprof.answers.ranks import Ranks
@@ -30,6 +32,8 @@ from haiprof.common.choices import unknown as unknown_word
 from haiprof.errors import HaiprofError
 from haiprof.runs import Process
 from haiprof.views.run import imbalance
+from haiprof.views.run.rank_parts import RankParts
+from haiprof.views.run.slowdown import causes as slowdown_view
 from haiprof.views.trace import annotations as annotations_view
 from haiprof.views.trace import bandwidth as bandwidth_view
 from haiprof.views.trace import compare as compare_view
@@ -325,6 +329,22 @@ class TraceAnswers:
             )
             for group in groups or [{}]
         )
+
+    def slowdown(self) -> slowdown_view.Slowdown:
+        """Return what slows the steps down, and how long they would take without each cause.
+
+        Of a pipeline its operations are replayed, else the parts of the steps of all ranks that
+        were traced at the same time: those of the first session, if there are several.
+        """
+
+        def parts() -> AllParts:
+            steps, together = self.overview().steps, matched(self._ranks)
+            for each in together.sessions:
+                for group in late_ranks.at_once(each.by_label, steps):
+                    return late_ranks.traced_at_once(group, steps, together.transfers)
+            return AllParts({}, RankParts(), {})
+
+        return self._ranks.once("slowdown", lambda: slowdown.slowdown(self._ranks, parts))
 
     def clock(self) -> pl.DataFrame:
         """Return how far the clock of each host is off, and how precisely that is known.

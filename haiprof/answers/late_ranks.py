@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -20,6 +20,17 @@ _DATALOADER = "dataloader"
 _BACKWARD, _SYNC = "backward", "gradient_sync"
 #: At most this many late ranks, the worst, are explained.
 _EXPLAINED = 16
+
+
+class AllParts(NamedTuple):
+    """The parts of the steps of all ranks, by label, on one clock.
+
+    ``lasted`` has ``step`` and ``duration`` (ns) of each step of a rank.
+    """
+
+    processes: dict[str, Process]
+    parts: RankParts
+    lasted: dict[str, pl.DataFrame]
 
 
 def recorded_parts(spans: pl.DataFrame, phases: pl.DataFrame) -> pl.DataFrame:
@@ -190,6 +201,36 @@ def traced_parts(
     return parts
 
 
+def leave_waiting_out(parts: RankParts) -> None:
+    """Take from the parts of a recorded run what ranks waited for each other."""
+    # Waiting that all ranks recorded is not their own work; if one lacks it, it is in backward.
+    parts.fold(_SYNC, _BACKWARD)
+    parts.leave_waiting_out()
+
+
+def traced_at_once(
+    processes: dict[str, Process], steps: pl.DataFrame, waits: pl.DataFrame
+) -> AllParts:
+    """Return the parts of the steps of traces of one session, and how long the steps lasted.
+
+    Args:
+        processes: the process of each label.
+        steps: see :func:`traced_parts`.
+        waits: likewise.
+    """
+    parts = traced_parts(processes, steps, waits)
+    node = pl.col("node").cast(pl.String)
+    lasted = {}
+    for label, process in processes.items():
+        who = (process.node, process.rank, process.pid, session_of(process))
+        mine = pl.all_horizontal(
+            (node if name == "node" else pl.col(name)).eq_missing(pl.lit(value))
+            for name, value in zip(WHO, who, strict=True)
+        )
+        lasted[label] = steps.filter(mine).select(pl.col("step").cast(pl.Int64), "duration")
+    return AllParts(processes, parts, lasted)
+
+
 def of_run(
     processes: Mapping[str, Process],
     parts: RankParts,
@@ -204,9 +245,7 @@ def of_run(
         sampled: samples in windows of time; only called if a rank is late.
         gpus: the GPUs of a process as its node names them.
     """
-    # Waiting that all ranks recorded is not their own work; if one lacks it, it is in backward.
-    parts.fold(_SYNC, _BACKWARD)
-    parts.leave_waiting_out()
+    leave_waiting_out(parts)
     found = imbalance.imbalance(parts)
     rows = found.to_dicts()
     lasting = [parts.spanned(row["rank"], row["since"], row["until"]) for row in rows[:_EXPLAINED]]

@@ -53,7 +53,6 @@ from haiprof.views.run import recorded as recorded_views
 from haiprof.views.run import stacks as stack_views
 from haiprof.views.run import steps as step_views
 from haiprof.views.run.overview import Summary, add_gpus
-from haiprof.views.run.rank_parts import RankParts, most_steps
 from haiprof.views.run.slowdown import causes as slowdown_view
 
 
@@ -428,16 +427,15 @@ class RecordedAnswers:
     def slowdown(self) -> slowdown_view.Slowdown:
         """Return what slows the steps down, and how long they would take without each cause.
 
-        Frames ``causes`` (the one without which a step is shortest first), ``steps`` and ``whole``,
-        without rows if nothing can be replayed; ``why`` then says why, else it is None. Up to
-        500 000 operations are replayed, of steps that are evenly chosen. See
-        :mod:`haiprof.views.run.slowdown.causes`.
-
-        Example:
-            >>> run.slowdown().causes.columns[:6]
-            ['rank', 'kind', 'cause', 'duration', 'without', 'gain']
+        Of a pipeline its operations are replayed, else the parts of the steps of all ranks.
         """
-        return self._ranks.once("slowdown", lambda: slowdown.slowdown(self._ranks))
+
+        def parts() -> late_ranks.AllParts:
+            found = step_answers.all_parts(self._ranks)
+            late_ranks.leave_waiting_out(found.parts)
+            return found
+
+        return self._ranks.once("slowdown", lambda: slowdown.slowdown(self._ranks, parts))
 
     def overhead(self, rank: int | None = None) -> pl.DataFrame:
         """Return the newest measured overhead of each process that measured it.
@@ -519,20 +517,11 @@ class RecordedAnswers:
         return self._ranks.once("imbalance", self._imbalance).clone()
 
     def _imbalance(self) -> pl.DataFrame:
-        # A rank that was started again is as fast as it is now.
-        latest = {p.rank: p for p in self._ranks.run.processes if p.role == ROLE_RANK}
-        ranks = list(latest.values()) if len(latest) > 1 else []
-        clocks = host_clocks.by_node(self._ranks) if ranks else {}
-        work = functools.partial(step_answers.phase_parts, most=most_steps(len(ranks)))
-        parts, processes = RankParts(), {}
-        for process, read in self._ranks.map(work, ranks):
-            self._ranks.note(read.problems)
-            parts.add(process.label, read.frame, clocks.get(process.node))
-            processes[process.label] = process
+        found = step_answers.all_parts(self._ranks)
         return late_ranks.of_run(
-            processes,
-            parts,
-            functools.partial(self._sampled, clocks=clocks),
+            found.processes,
+            found.parts,
+            functools.partial(self._sampled, clocks=host_clocks.by_node(self._ranks)),
             lambda process: [g for found in self.gpu_instances([process]).values() for g in found],
         )
 

@@ -1,31 +1,44 @@
-"""What slows the steps of a run down: which operations of it are replayed.
-
-Tests: tests/views/run/slowdown/test_schedule.py.
-"""
+"""What slows the steps of a run down: which of its operations, or parts of steps, are replayed."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
+import numpy as np
 import polars as pl
 
 from haiprof.answers import pipeline
+from haiprof.answers.late_ranks import AllParts
 from haiprof.answers.ranks import Ranks
-from haiprof.views.run.slowdown import causes, schedule
+from haiprof.views.run.pipeline import STAGE_KINDS
+from haiprof.views.run.slowdown import causes, data_parallel, schedule, staged
+from haiprof.views.run.slowdown.graph import Reals
+from haiprof.views.run.slowdown.operations import CannotReplay
 
-#: More operations are not replayed: of some steps only.
+#: More operations are not replayed: of some steps only; parts of more are combined, by neighbours.
 _MOST: Final = 500_000
+_MOST_PARTS: Final = 4_000_000
+_ONE_RANK: Final = "fewer than two ranks have steps, so that none can be compared with another"
 
 
-def slowdown(ranks: Ranks) -> causes.Slowdown:
-    """Return what slows the steps of a run down."""
+def slowdown(ranks: Ranks, parts: Callable[[], AllParts]) -> causes.Slowdown:
+    """Return what slows the steps of a run down.
+
+    Args:
+        ranks: of the run.
+        parts: of its steps; only called if it has no pipeline.
+    """
     jobs = pipeline.of_all(ranks).filter(pl.col("step").is_not_null())
-    if (jobs["name"] == schedule.FORWARD).any():
+    computing = jobs.filter(pl.col("kind").is_in(list(STAGE_KINDS)))
+    if computing["rank"].drop_nulls().n_unique() > 1:
+        known = (jobs["name"] == schedule.FORWARD).any()
+        of_jobs = schedule.operations if known else staged.operations
         try:
-            return causes.of_operations(schedule.operations(_some(jobs)))
-        except schedule.CannotReplay as error:
-            return causes.nothing(f"the steps cannot be replayed: {error}")
-    return causes.nothing("no rank recorded the operations of a pipeline")
+            return causes.of_operations(of_jobs(_some(jobs)))
+        except CannotReplay as error:
+            return causes.nothing(f"the steps of the pipeline cannot be replayed: {error}")
+    return _of_parts(parts())
 
 
 def _some(jobs: pl.DataFrame) -> pl.DataFrame:
@@ -33,3 +46,25 @@ def _some(jobs: pl.DataFrame) -> pl.DataFrame:
     steps = jobs["step"].unique().sort()
     chosen = steps.gather_every(max(1, -(-jobs.height // _MOST)))
     return jobs.filter(pl.col("step").is_in(chosen.implode()))
+
+
+def _of_parts(found: AllParts) -> causes.Slowdown:
+    own = found.parts
+    steps = own.shared_steps()
+    if len(own.ranks) < 2 or not len(steps):
+        return causes.nothing(_ONE_RANK)
+    width = max(1, -(-len(own.ranks) * len(steps) * len(own.names) // _MOST_PARTS))
+    edges = np.arange(0, len(steps), width)
+    measured: list[Reals] = []
+    for label in own.ranks:
+        frame = found.lasted[label].drop_nulls().unique("step").sort("step")
+        rows = np.searchsorted(frame["step"].to_numpy(), steps)
+        took = frame["duration"].to_numpy().astype(np.float64)[rows]
+        measured.append(np.add.reduceat(took, edges) / np.diff(np.append(edges, len(steps))))
+    return data_parallel.of_parts(
+        {label: found.processes[label].rank for label in own.ranks},
+        own.names,
+        steps[::width],
+        own.durations(width).astype(np.float64),
+        np.array(measured),
+    )

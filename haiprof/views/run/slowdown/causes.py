@@ -2,8 +2,8 @@
 
 A *cause* is a set of operations: those of a rank, of a stage, of a replica (one of the pipelines
 that train the same model beside each other), or of one kind. A step without a cause is replayed
-with the ideal time of these operations (:mod:`.schedule`); a step with it alone is replayed with
-the measured time of these, and the ideal time of all others.
+with the ideal time of these operations (:mod:`.schedule`, :mod:`.staged`); a step with it alone is
+replayed with the measured time of these, and the ideal time of all others.
 
 With ``T`` the mean time of a step as replayed, and ``T_ideal`` with all operations repaired, the
 *slowdown* is ``T / T_ideal``; ``by_ranks`` is the part of it, ``(T - T_without) / (T - T_ideal)``,
@@ -36,7 +36,7 @@ MOST: Final = 64
 #: The share of the ranks that ``by_ranks`` repairs.
 _WORST: Final = 0.03
 #: Of causes that save as much, the one on fewer ranks is closer to the reason.
-_FOR_WIDTH: Final = 0.05
+_FOR_WIDTH: Final = 0.1
 
 CAUSES: Final = {
     "rank": pl.Int64(),
@@ -142,7 +142,7 @@ def of_operations(ops: Operations) -> Slowdown:
         cause = Cause(OPERATION, str(name), None, wide(mask))
         rows.append((cause, replay.mixed(mask), replay.mixed(~mask) / ideal))
     time = float(base.mean())
-    worst = list(ranks)[: math.ceil(len(score) * _WORST)]
+    worst = list(ranks)[: worst_of(len(score))]
     last = (ops.frame["stage"] == ops.frame["stage"].max()).to_numpy()
     of_ranks = replay.mixed(ops.frame["rank"].is_in(worst).to_numpy()) if ranks else None
     of_last = replay.mixed(last) if stages else None
@@ -206,6 +206,11 @@ def _scores(ops: Operations, alone: Mapping[tuple[str, int], float]) -> dict[int
     return found
 
 
+def worst_of(ranks: int) -> int:
+    """Return how many of so many ranks are the worst ones."""
+    return math.ceil(ranks * _WORST)
+
+
 def in_order(time: float, rows: Sequence[tuple[Cause, float, float | None]]) -> pl.DataFrame:
     """Return a row for each cause, the one without which a step is shortest first.
 
@@ -238,10 +243,9 @@ def in_order(time: float, rows: Sequence[tuple[Cause, float, float | None]]) -> 
 
 def words(cause: str, time: float, without: float) -> str:
     """Put a cause into a sentence, without its full stop."""
-    return (
-        f"Without the delays of {cause} a step takes {milliseconds(without)} instead of "
-        f"{milliseconds(time)}"
-    )
+    now, then = milliseconds(time), milliseconds(without)
+    line = f"Without the delays of {cause} a step takes"
+    return f"{line} as long, {now}" if now == then else f"{line} {then} instead of {now}"
 
 
 def in_steps(steps: pl.Series, measured: Reals, replayed: Reals, ideal: Reals) -> pl.DataFrame:

@@ -12,6 +12,10 @@ import polars as pl
 from haiprof.views.run.slowdown.graph import Graph, Reals
 
 
+class CannotReplay(Exception):
+    """Why the operations of a run do not form a graph, in words."""
+
+
 class Operations(NamedTuple):
     """Operations that can be replayed.
 

@@ -24,7 +24,7 @@ import polars as pl
 
 from haiprof.views.intervals import Index
 from haiprof.views.run.slowdown.graph import ALONE, Graph
-from haiprof.views.run.slowdown.operations import Operations, measured
+from haiprof.views.run.slowdown.operations import CannotReplay, Operations, measured
 
 FORWARD: Final = "forward-compute"
 BACKWARD: Final = "backward-compute"
@@ -54,10 +54,6 @@ _BESIDE: Final = (COLLECT, LAYERNORM, EMBEDDING, SEPARATE, CLIP, OPTIMIZER)
 #: and it moved nothing.
 _CLOCKS: Final = 10_000_000
 _LANE: Final = ["step", "rank"]
-
-
-class CannotReplay(Exception):
-    """Why the operations of a run do not form a graph, in words."""
 
 
 def operations(jobs: pl.DataFrame) -> Operations:

@@ -12,6 +12,7 @@ from real_data import DATA, need
 from haiprof.analyzer import Analyzer
 from haiprof.views.run.pipeline import JOBS
 from haiprof.views.run.slowdown import causes, schedule
+from haiprof.views.run.slowdown.operations import CannotReplay
 
 MS = 1_000_000
 Row = tuple[int, int, str, int, int]
@@ -151,12 +152,12 @@ def test_each_chunk_of_a_stage_sends_to_the_next_one() -> None:
     ],
 )
 def test_a_step_that_lacks_something_is_not_replayed(change: Any, why: str) -> None:
-    with pytest.raises(schedule.CannotReplay, match=why):
+    with pytest.raises(CannotReplay, match=why):
         schedule.operations(jobs(change(BY_HAND)))
 
 
 def test_operations_without_a_rank_are_not_replayed() -> None:
-    with pytest.raises(schedule.CannotReplay, match="without a rank"):
+    with pytest.raises(CannotReplay, match="without a rank"):
         schedule.operations(jobs(BY_HAND).with_columns(pl.lit(None, pl.Int64()).alias("rank")))
 
 
