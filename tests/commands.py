@@ -19,7 +19,7 @@ HAIPROF = [sys.executable, "-m", "haiprof.cli.main"]
 #: A command that goes on until the file END is in its folder.
 UNTIL_END = ("sh", "-c", "until [ -e END ]; do sleep 0.1; done")
 
-_OF_ANALYSIS: Final = ("report", "export", "import", "diagnose", "compare", "sql")
+_OF_ANALYSIS: Final = ("report", "export", "import", "diagnose", "compare", "sql", "runs")
 
 
 def haiprof(*words: str | Path, **keywords: Any) -> subprocess.CompletedProcess[str]:

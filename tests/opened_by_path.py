@@ -23,9 +23,11 @@ CONCERNED = (
     "recorder/*.py",
     "sources/follow.py",
     "sources/own.py",
+    "sources/log_dirs.py",
     "sources/tables.py",
     "common/places.py",
     "recorder/run_folder.py",
+    "show/page/all_runs.py",
     "show/report.py",
     "answers/kept_overview.py",
 )

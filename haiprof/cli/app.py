@@ -203,6 +203,44 @@ def ls(
     list_runs(folder, all_runs=all_runs, as_json=json)
 
 
+@app.command("runs")
+def runs_(
+    where: Annotated[
+        str | None,
+        typer.Argument(
+            help="A log directory, a folder with such folders, or a URL of fsspec [haiprof-logs].",
+            metavar="[DIR]",
+        ),
+    ] = None,
+    since: Annotated[
+        str,
+        typer.Option(
+            help="Only runs that went on then or began later: a date, or how long ago (7d, 12h).",
+            metavar="WHEN",
+        ),
+    ] = "",
+    user: Annotated[str, typer.Option(help="Only runs of this user.", metavar="NAME")] = "",
+    all_runs: Annotated[
+        bool, typer.Option("--all", help="List all runs, not only the first 50.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print all that is known of all runs as JSON.")
+    ] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", "-o", help="Write a page like the report's.", metavar="FILE"),
+    ] = None,
+    workers: _Workers = None,
+    dask: _Dask = None,
+) -> None:
+    """Compare all runs: what their GPU hours were lost to, the most first."""
+    from haiprof.cli.process.executors import executor_of
+    from haiprof.cli.runs import Wanted, show_runs
+
+    with executor_of(workers, dask) as executor:
+        show_runs(where, Wanted(since, user, all_runs, as_json, html), executor)
+
+
 _Run = Annotated[
     str | None,
     typer.Argument(

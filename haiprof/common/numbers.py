@@ -49,6 +49,11 @@ def energy(joules: float) -> str:
     return f"{hours:.3g} kWh" if hours < 999.5 else f"{hours:,.0f} kWh".replace(",", " ")
 
 
+def hours(count: float) -> str:
+    """Format hours: ``1 024``, ``12.4``, ``0.033``."""
+    return f"{count:,.0f}".replace(",", " ") if count >= 999.5 else f"{count:.3g}"
+
+
 def utc(time_ns: int) -> str:
     """Write a time as ``2026-01-31 12:00:00.123``."""
     whole = datetime.fromtimestamp(time_ns // 10**9, tz=timezone.utc)

@@ -7,12 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from browser import BROWSER
 from page.chromium import Chromium
 from page.firefox import FIREFOX, Firefox
 from page.hands import Hands
 
+from haiprof.answers.all_runs import COLUMNS
+from haiprof.show.page import all_runs
 from page import document
 
 pytestmark = pytest.mark.jobs
@@ -268,6 +271,24 @@ def test_everybody_can_use_it(browser: Hands, page: Path, scheme: str, width: in
         assert serious == [], json.dumps(serious, indent=1)[:4000]
         assert browser.evaluate("document.documentElement.scrollWidth") <= width
     browser.size(1280, 900, "light")
+
+
+def test_all_runs_are_a_page_of_the_same_kind(browser: Hands, tmp_path: Path) -> None:
+    document.build()
+    shares = {"hang": 0.25, "exposed_communication": 0.1}
+    row = {"folder": "alice/<b>r", "run": "r", "user": "alice", "lost_shares": shares}
+    row |= {"gpu_hours": 8.0, "gpu_hours_lost": 2.8, "rank_hours": 8.0, "rank_hours_lost": 2.8}
+    row |= {"state": "ended", "started": 10**18, "steps": 1000, "step_ns": 1e8}
+    browser.show(all_runs.write(pl.DataFrame([row], COLUMNS), "/logs", tmp_path / "runs.html"))
+    browser.settle()
+    shown = browser.evaluate("document.querySelector('main').innerText")
+    assert "alice/<b>r" in shown
+    assert "2.8 GPU h" in shown
+    assert "1 run: 8 GPU h, 2.8 of them lost" in shown
+    assert "cannot be shown" not in shown
+    browser.run(AXE.read_text("utf-8"))
+    found = browser.evaluate("axe.run().then((result) => result.violations)")
+    assert [each for each in found if each["impact"] in ("serious", "critical")] == []
 
 
 def test_colours_are_chosen_with_a_key_and_kept(browser: Hands, page: Path) -> None:

@@ -50,6 +50,27 @@ def things_done(total: int) -> Iterator[Callable[[str], None]]:
 
 
 @contextlib.contextmanager
+def rows_made(text: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar while the body runs; yield what takes how many are made, and of how many."""
+    if not on_terminal():
+        yield lambda made, of: None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = TextColumn(text), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(text, total=None)
+        yield lambda made, of: progress.update(task, completed=made, total=of)
+
+
+@contextlib.contextmanager
 def seconds_passing(
     text: str, seconds: float, plain: Callable[[str], None] | None = None
 ) -> Iterator[Callable[[float], None]]:
