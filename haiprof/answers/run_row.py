@@ -148,11 +148,10 @@ def _fill(row: Row, folder: Path) -> None:
     processes, problems = read_processes(folder)
     run = replace(run, processes=tuple(processes), problems=(*run.problems, *problems))
     row |= _of_documents(run)
-    traced = any(process.trace is not None for process in processes)
-    if not processes or traced:
-        row["problem"] = _of_error(folder, problems[0]) if problems else None
-        return
-    _add_tables(row, run)
+    row["problem"] = _of_error(folder, run.problems[0]) if run.problems else None
+    # A trace does not say what its run was before and after.
+    if processes and all(process.trace is None for process in processes):
+        _add_tables(row, run)
 
 
 def _add_tables(row: Row, run: Run) -> None:
@@ -163,6 +162,8 @@ def _add_tables(row: Row, run: Run) -> None:
     for its in life.summary.iter_rows(named=True):
         row["duration"], row["goodput"] = its["wall_ns"], its["ettr"]
         row["ended"] = None if row["running"] else its["end"]
+        if row["ranks"] is None:  # without a launcher, whoever had steps counts as a rank
+            row["ranks"] = its["ranks"]
     for unit in ("rank", "gpu"):
         if row["duration"] is not None and row[f"{unit}s"] is not None:
             row[f"{unit}_hours"] = row[f"{unit}s"] * row["duration"] / _HOUR_NS
@@ -191,13 +192,13 @@ def _add_tables(row: Row, run: Run) -> None:
 def _of_documents(run: Run) -> Row:
     """Return what is known without a table."""
     own = [p for p in run.processes if p.role != ROLE_NODE]
-    newest = newest_of_each_rank(own) or own
+    newest = newest_of_each_rank(own)
     running = any(p.state == LIVE for p in run.processes)
     lasted = lasted_s(run.created_ns, run.processes)
     duration = None if lasted is None else round(lasted * 1e9)
     gpus = {
         (process.node, gpu.uuid or gpu.device): gpu.name
-        for process in newest
+        for process in newest or own
         for gpu in process.gpus
     }
     names = Counter(name for name in gpus.values() if name)

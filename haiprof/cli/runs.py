@@ -40,6 +40,7 @@ _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 #: Letters of a run's name that are shown where there is no room for more, and of its state.
 _NAME: Final = 24
 _STATE: Final = 12
+_PROBLEM: Final = 60
 _BETWEEN: Final = 2
 
 
@@ -185,7 +186,10 @@ def _lost_share(row: dict[str, Any]) -> str:
 
 
 def _state(row: dict[str, Any]) -> str:
-    return row["state"] if row["state"] is not None else row["problem"] or NOTHING
+    """Return how the run ended, and what could not be read of it, without the advice."""
+    problem = ": ".join((row["problem"] or "").split(": ")[:2])
+    parts = [part for part in (row["state"], _beginning(problem, _PROBLEM)) if part]
+    return "; ".join(parts) or NOTHING
 
 
 def _percent(name: str) -> Any:

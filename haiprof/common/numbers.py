@@ -50,7 +50,11 @@ def energy(joules: float) -> str:
 
 
 def hours(count: float) -> str:
-    """Format hours: ``1 024``, ``12.4``, ``0.033``."""
+    """Format hours: ``1 024``, ``12.4``, ``0.03``, at last ``under 0.01``."""
+    if 0 < count < 0.01:
+        return "under 0.01"
+    if count < 0.0995:
+        return f"{count:.2g}"
     return f"{count:,.0f}".replace(",", " ") if count >= 999.5 else f"{count:.3g}"
 
 

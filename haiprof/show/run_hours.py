@@ -14,8 +14,9 @@ from haiprof.show.grid import NOTHING
 if TYPE_CHECKING:
     import polars as pl
 
-#: Causes that the sentence names.
+#: Causes that the sentence names, and the share of what was lost from which on it names one.
 _NAMED: Final = 4
+_LEAST: Final = 0.01
 
 
 def total(found: pl.DataFrame) -> str:
@@ -31,7 +32,9 @@ def total(found: pl.DataFrame) -> str:
             parts.append(f"{hours(had)} {word} h, {hours(lost)} of them lost")
     line += f": {'; '.join(parts)}" if parts else ""
     causes = found["lost_to"].struct.unnest().sum().row(0, named=True)
-    most = sorted(((lost, cause) for cause, lost in causes.items() if lost), reverse=True)
+    least = _LEAST * sum(lost or 0.0 for lost in causes.values())
+    most = [(lost, cause) for cause, lost in causes.items() if lost and lost >= least]
+    most.sort(reverse=True)
     named = ", ".join(f"{words(cause)} {hours(lost)}" for lost, cause in most[:_NAMED])
     return f"{line} (GPU h: {named})" if named else line
 

@@ -189,6 +189,16 @@ def test_what_is_not_known_is_null_and_never_zero(tmp_path: Path) -> None:
         assert row["rank_hours"] == pytest.approx(1 / 60)
 
 
+def test_without_a_launcher_who_had_steps_counts_as_a_rank(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "r")
+    gpu = [{"device": 0, "uuid": "GPU-1", "name": "NVIDIA H100"}]
+    write_closed(write_process(run, None, pid=7, gpus=gpu), schema.SPANS, loop(20))
+    write_process(run, None, pid=8)
+    row = only(tmp_path)
+    assert (row["ranks"], row["gpus"], row["steps"]) == (1, 1, 20)
+    assert row["gpu_hours"] == row["rank_hours"] == pytest.approx(1 / 60)
+
+
 def test_the_trend_is_that_of_the_last_quarter(tmp_path: Path) -> None:
     run = write_run(tmp_path / "r")
     at, spans = 0.0, []

@@ -221,9 +221,24 @@ def test_a_link_in_the_log_directory_is_replaced_by_the_page(tmp_path: Path) -> 
     assert (tmp_path / "victim").read_text() == "mine"
 
 
+def test_what_is_wrong_stands_beside_the_state(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
+    (run(tmp_path, "hang-50", 1) / "n0#0" / schema.PROCESS_FILE).write_text("{")
+    write_process(tmp_path / "hang-50", 1, ended_ns=T0 + HOUR)
+    (tmp_path / "torn").mkdir()
+    (tmp_path / "torn" / schema.RUN_FILE).write_text("{")
+    lines = shown(capsys, str(tmp_path))
+    assert "ended; n0#0/process.json: cut off or not JSON" in lines[2]
+    assert re.split(r"\s{2,}", lines[3])[5] == "run.json: cut off or not JSON"
+
+
 def test_what_is_not_known_of_any_run_is_in_no_total() -> None:
     assert total(pl.DataFrame(schema=COLUMNS)) == "0 runs"
-    assert (hours(1234.5), hours(12.34), hours(0.0328)) == ("1 234", "12.3", "0.0328")
+    assert [*map(hours, (1234.5, 12.34, 0.0328, 1e-5, 0))] == [
+        *("1 234", "12.3", "0.033", "under 0.01", "0")
+    ]
 
 
 def test_the_command_sums_up_what_was_recorded(tmp_path: Path) -> None:
