@@ -20,6 +20,8 @@ class UniqueFd {
 
   int get() const noexcept { return fd_; }
   explicit operator bool() const noexcept { return fd_ >= 0; }
+  // From now on it is for the caller to close.
+  int release() noexcept { return std::exchange(fd_, -1); }
 
   void reset(int fd = -1) noexcept {
     const int before = std::exchange(fd_, fd);

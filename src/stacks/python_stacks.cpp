@@ -23,8 +23,14 @@ constexpr std::uint64_t kMostTable = 1 << 20;
 constexpr std::size_t kMostTableBytes = 64 << 20;
 // Code objects, until all are forgotten: most that a job makes all the time are gone by then.
 constexpr std::size_t kMostCodes = 1 << 16;
+// Lines that are kept of one.
+constexpr std::size_t kMostLines = 1024;
+// Tables that one look may search for lines, bytes.
+constexpr std::size_t kMostSearched = 64 << 20;
 constexpr std::uint8_t kNoOwner = 0xFF;
 constexpr std::uint16_t kNoCframe = 0xFFFF;
+// Room for so many is made at once.
+constexpr std::size_t kUsualFrames = 64;
 
 template <typename Value>
 Value at(const std::uint8_t* bytes, std::size_t offset) noexcept {
@@ -63,17 +69,16 @@ struct PythonStacks::Thread {
   std::vector<Raw> frames;
 
   std::uint64_t begin = 0;  // of the window
-  std::vector<std::uint8_t> window;
-  bool whole = false;
+  std::size_t bytes = 0;
+  Remote::Wanted window = 0;
 };
 
 struct PythonStacks::Code {
   Key key;
   std::uint64_t name_hash = 0;
   std::uint32_t function = 0;
-  int traceable = 0;
   std::vector<std::uint8_t> table;
-  std::unordered_map<std::int64_t, int> lines;  // that were asked for
+  std::vector<std::pair<std::int64_t, int>> lines;  // that were asked for, by offset
 };
 
 bool PythonStacks::possible(const ring::PythonLayout& layout) noexcept {
@@ -115,9 +120,15 @@ PythonStacks::Answer PythonStacks::take(std::vector<ThreadStack>& stacks, const 
     table_bytes_ = 0;
     generation_ = functions_.generation();
   }
+  Answer answer = answer_of(remote_.begin());
+  if (answer == Answer::taken) answer = look(stacks, same);
+  remote_.end();
+  return answer;
+}
+
+PythonStacks::Answer PythonStacks::look(std::vector<ThreadStack>& stacks, const Same& same) {
   std::unordered_set<std::uint64_t> taken;
   std::uint64_t torn = 0;
-  if (const int error = remote_.begin(); error != 0) return answer_of(error);
   for (int again = 0; again < 2; ++again) {
     if (again > 0) remote_.forget();
     std::vector<Thread> threads;
@@ -143,7 +154,7 @@ PythonStacks::Answer PythonStacks::take(std::vector<ThreadStack>& stacks, const 
 PythonStacks::Answer PythonStacks::attempt(std::vector<Thread>& threads,
                                            const std::unordered_set<std::uint64_t>& taken,
                                            const Same& same) {
-  frames_ = 0;
+  frames_ = searched_ = 0;
   Answer answer = find(threads);
   if (answer == Answer::taken) answer = resolve(threads);
   if (answer != Answer::taken) return answer;
@@ -159,67 +170,70 @@ PythonStacks::Answer PythonStacks::attempt(std::vector<Thread>& threads,
 
 // The threads of all interpreters.
 PythonStacks::Answer PythonStacks::find(std::vector<Thread>& threads) {
-  std::uint8_t signature[sizeof layout_.signature];
-  std::uint64_t head = 0, holder = 0;
-  bool signed_ = false, headed = false;
-  remote_.want(layout_.signature_address, signature, sizeof signature, signed_);
-  remote_.want(layout_.interpreters, &head, sizeof head, headed);
+  std::uint64_t holder = 0;
+  const auto signature = remote_.want(layout_.signature_address, sizeof layout_.signature);
+  const auto first = remote_.want(layout_.interpreters, sizeof(std::uint64_t));
   if (const int error = remote_.read(); error != 0) return answer_of(error);
-  if (!signed_ || !headed || std::memcmp(signature, layout_.signature, sizeof signature) != 0) {
+  const std::uint8_t* const signed_ = remote_.at(signature);
+  const std::uint8_t* const headed = remote_.at(first);
+  if (signed_ == nullptr || headed == nullptr ||
+      std::memcmp(signed_, layout_.signature, sizeof layout_.signature) != 0) {
     return Answer::replaced;
   }
+  auto head = at<std::uint64_t>(headed, 0);
   if (layout_.gil != 0) {
     if (const Answer answer = who_holds(layout_.gil, holder); answer != Answer::taken) {
       return answer;
     }
   }
   for (std::size_t n = 0; head != 0 && n < kMostInterpreters; ++n) {
-    std::uint64_t next = 0, first = 0, gil = 0;
-    bool have_next = false, have_first = false, have_gil = false;
-    remote_.want(head + layout_.interpreter_next, &next, sizeof next, have_next);
-    remote_.want(head + layout_.interpreter_threads, &first, sizeof first, have_first);
-    if (layout_.gil == 0) remote_.want(head + layout_.interpreter_gil, &gil, sizeof gil, have_gil);
+    const auto next = remote_.want(head + layout_.interpreter_next, sizeof(std::uint64_t));
+    const auto chained = remote_.want(head + layout_.interpreter_threads, sizeof(std::uint64_t));
+    // Where they share the GIL this is asked for all the same, and means nothing.
+    const auto gil = remote_.want(head + layout_.interpreter_gil, sizeof(std::uint64_t));
     if (const int error = remote_.read(); error != 0) return answer_of(error);
-    if (!have_next || !have_first) break;
+    if (remote_.at(next) == nullptr || remote_.at(chained) == nullptr) break;
+    head = at<std::uint64_t>(remote_.at(next), 0);
+    const auto chain_head = at<std::uint64_t>(remote_.at(chained), 0);
     if (layout_.gil == 0) {
+      const std::uint64_t own =
+          remote_.at(gil) == nullptr ? 0 : at<std::uint64_t>(remote_.at(gil), 0);
       holder = 0;
-      if (have_gil && gil != 0) {
-        if (const Answer answer = who_holds(gil, holder); answer != Answer::taken) return answer;
+      if (own != 0) {
+        if (const Answer answer = who_holds(own, holder); answer != Answer::taken) return answer;
       }
     }
-    const Answer answer = chain(first, holder, threads);
+    const Answer answer = chain(chain_head, holder, threads);
     if (answer != Answer::taken) return answer;
-    head = next;
   }
   return Answer::taken;
 }
 
 // 0: nobody.
 PythonStacks::Answer PythonStacks::who_holds(std::uint64_t gil, std::uint64_t& holder) {
-  int locked = 0;
-  bool have_holder = false, have_lock = false;
-  remote_.want(gil + layout_.gil_holder, &holder, sizeof holder, have_holder);
-  remote_.want(gil + layout_.gil_locked, &locked, sizeof locked, have_lock);
+  const auto last = remote_.want(gil + layout_.gil_holder, sizeof(std::uint64_t));
+  const auto lock = remote_.want(gil + layout_.gil_locked, sizeof(int));
   if (const int error = remote_.read(); error != 0) return answer_of(error);
-  if (!have_holder || !have_lock || locked <= 0) holder = 0;
+  const std::uint8_t* const locked = remote_.at(lock);
+  const bool is_held = remote_.at(last) != nullptr && locked != nullptr && at<int>(locked, 0) > 0;
+  holder = is_held ? at<std::uint64_t>(remote_.at(last), 0) : 0;
   return Answer::taken;
 }
 
 PythonStacks::Answer PythonStacks::chain(std::uint64_t head, std::uint64_t holder,
                                          std::vector<Thread>& threads) {
-  std::vector<std::uint8_t> state(thread_bytes_);
   while (head != 0 && threads.size() < kMostThreads) {
-    bool whole = false;
-    remote_.want(head, state.data(), state.size(), whole);
+    const auto wanted = remote_.want(head, thread_bytes_);
     if (const int error = remote_.read(); error != 0) return answer_of(error);
-    if (!whole) break;  // it has just ended
+    const std::uint8_t* const state = remote_.at(wanted);
+    if (state == nullptr) break;  // it has just ended
     Thread thread;
     thread.address = head;
     thread.has_gil = head == holder;
-    thread.id = at<std::uint64_t>(state.data(), layout_.thread_id);
-    thread.frame = at<std::uint64_t>(state.data(), layout_.thread_frame);
+    thread.id = at<std::uint64_t>(state, layout_.thread_id);
+    thread.frame = at<std::uint64_t>(state, layout_.thread_frame);
     threads.push_back(std::move(thread));
-    head = at<std::uint64_t>(state.data(), layout_.thread_next);
+    head = at<std::uint64_t>(state, layout_.thread_next);
   }
   return Answer::taken;
 }
@@ -228,25 +242,30 @@ PythonStacks::Answer PythonStacks::chain(std::uint64_t head, std::uint64_t holde
 PythonStacks::Answer PythonStacks::resolve(std::vector<Thread>& threads) {
   const bool pointed = layout_.thread_id_in_pthread != 0;
   const bool framed = layout_.frame_in_cframe != kNoCframe;
-  std::vector<std::uint32_t> ids(threads.size());
-  std::vector<std::uint64_t> frames(threads.size());
-  const auto whole = std::make_unique<bool[]>(2 * threads.size());
-  for (std::size_t i = 0; i < threads.size(); ++i) {
-    const Thread& thread = threads[i];
-    whole[2 * i] = whole[2 * i + 1] = true;
+  if (!pointed && !framed) return Answer::taken;
+  wanted_.clear();
+  for (const Thread& thread : threads) {
     if (pointed) {
-      remote_.want(thread.id + layout_.thread_id_in_pthread, &ids[i], sizeof ids[i], whole[2 * i]);
+      wanted_.push_back(remote_.want(thread.id + layout_.thread_id_in_pthread, sizeof(int)));
     }
     if (framed && thread.frame != 0) {
-      remote_.want(thread.frame + layout_.frame_in_cframe, &frames[i], sizeof frames[i],
-                   whole[2 * i + 1]);
+      wanted_.push_back(
+          remote_.want(thread.frame + layout_.frame_in_cframe, sizeof(std::uint64_t)));
     }
   }
   if (const int error = remote_.read(); error != 0) return answer_of(error);
-  for (std::size_t i = 0; i < threads.size(); ++i) {
-    if (pointed) threads[i].id = ids[i];
-    if (framed) threads[i].frame = frames[i];
-    threads[i].torn = !whole[2 * i] || !whole[2 * i + 1];
+  auto wanted = wanted_.begin();
+  for (Thread& thread : threads) {
+    if (pointed) {
+      const std::uint8_t* const id = remote_.at(*wanted++);
+      thread.torn = id == nullptr;
+      thread.id = id == nullptr ? 0 : at<std::uint32_t>(id, 0);
+    }
+    if (framed && thread.frame != 0) {
+      const std::uint8_t* const frame = remote_.at(*wanted++);
+      thread.torn = thread.torn || frame == nullptr;
+      thread.frame = frame == nullptr ? 0 : at<std::uint64_t>(frame, 0);
+    }
   }
   return Answer::taken;
 }
@@ -255,34 +274,37 @@ PythonStacks::Answer PythonStacks::resolve(std::vector<Thread>& threads) {
 PythonStacks::Answer PythonStacks::walk(std::vector<Thread>& threads) {
   std::vector<Thread*> walking;
   for (Thread& thread : threads) {
-    if (!thread.torn && !thread.same && thread.frame != 0) walking.push_back(&thread);
+    if (thread.torn || thread.same || thread.frame == 0) continue;
+    thread.frames.reserve(kUsualFrames);
+    walking.push_back(&thread);
   }
   while (!walking.empty()) {
     for (Thread* const thread : walking) {
       thread->begin = thread->frame / kPage * kPage;
       // Whole pages: frames of the next look are mostly in the same.
       const std::uint64_t end = thread->frame + layout_.frame_bytes;
-      thread->window.resize((end - thread->begin + kPage - 1) / kPage * kPage);
-      remote_.want(thread->begin, thread->window.data(), thread->window.size(), thread->whole);
+      thread->bytes = (end - thread->begin + kPage - 1) / kPage * kPage;
+      thread->window = remote_.want(thread->begin, thread->bytes);
     }
     if (const int error = remote_.read(); error != 0) return answer_of(error);
     std::erase_if(walking, [&](Thread* thread) {
-      if (!thread->whole) thread->torn = true;
-      if (!thread->torn) look(*thread);
+      if (remote_.at(thread->window) == nullptr) thread->torn = true;
+      if (!thread->torn) follow(*thread);
       return thread->torn || thread->frame == 0 || thread->cut;
     });
   }
   return Answer::taken;
 }
 
-void PythonStacks::look(Thread& thread) {
+void PythonStacks::follow(Thread& thread) {
+  const std::uint8_t* const window = remote_.at(thread.window);
   while (thread.frame >= thread.begin &&
-         thread.frame - thread.begin + layout_.frame_bytes <= thread.window.size()) {
+         thread.frame - thread.begin + layout_.frame_bytes <= thread.bytes) {
     if (thread.frames.size() == kDeepest || frames_ == kMostFrames) {
       thread.cut = true;
       return;
     }
-    const std::uint8_t* const frame = &thread.window[thread.frame - thread.begin];
+    const std::uint8_t* const frame = window + (thread.frame - thread.begin);
     Raw raw{at<std::uint64_t>(frame, layout_.frame_code), 0, kNoOwner};
     if (layout_.instruction_is_index != 0) {
       raw.instruction = static_cast<std::uint64_t>(
@@ -306,114 +328,154 @@ PythonStacks::Key PythonStacks::key_of(const std::uint8_t* code) const {
   key.file = at<std::uint64_t>(code, layout_.code_file);
   key.lines = at<std::uint64_t>(code, layout_.code_lines);
   key.first_line = at<int>(code, layout_.code_first_line);
+  if (layout_.code_traceable != 0) key.traceable = at<int>(code, layout_.code_traceable);
   if (layout_.code_units != 0) key.units = at<std::uint64_t>(code, layout_.code_units);
   return key;
 }
 
 // Looks at every code object again, in one call, and reads what is new.
 PythonStacks::Answer PythonStacks::recognise(std::vector<Thread>& threads) {
-  std::vector<std::uint64_t> addresses;
+  addresses_.clear();
   for (const Thread& thread : threads) {
-    for (const Raw& raw : thread.frames) addresses.push_back(raw.code);
+    for (const Raw& raw : thread.frames) addresses_.push_back(raw.code);
   }
-  std::sort(addresses.begin(), addresses.end());
-  addresses.erase(std::unique(addresses.begin(), addresses.end()), addresses.end());
-  const std::size_t bytes = layout_.code_bytes;
-  std::vector<std::uint8_t> headers(addresses.size() * bytes);
-  const auto whole = std::make_unique<bool[]>(addresses.size());
-  // A function that dies may leave all its addresses to the next one: not what it is called.
-  std::vector<std::uint64_t> hashes(addresses.size());
-  const auto hashed = std::make_unique<bool[]>(addresses.size());
-  for (std::size_t i = 0; i < addresses.size(); ++i) {
-    remote_.want(addresses[i], &headers[i * bytes], bytes, whole[i]);
-    const auto known = codes_.find(addresses[i]);
-    if (known == codes_.end()) continue;
-    remote_.want(known->second.key.name + hash_at(), &hashes[i], sizeof hashes[i], hashed[i]);
+  std::sort(addresses_.begin(), addresses_.end());
+  addresses_.erase(std::unique(addresses_.begin(), addresses_.end()), addresses_.end());
+  wanted_.clear();
+  hashes_.clear();
+  for (const std::uint64_t address : addresses_) {
+    wanted_.push_back(remote_.want(address, layout_.code_bytes));
+    // A function that dies may leave all its addresses to the next one: not what it is called.
+    const auto known = codes_.find(address);
+    const std::uint64_t name = known == codes_.end() ? 0 : known->second.key.name;
+    hashes_.push_back(name == 0 ? wanted_.back()
+                                : remote_.want(name + hash_at(), sizeof(std::uint64_t)));
   }
   if (const int error = remote_.read(); error != 0) return answer_of(error);
   std::unordered_map<std::uint64_t, Key> unknown;
-  for (std::size_t i = 0; i < addresses.size(); ++i) {
-    const Key key = whole[i] ? key_of(&headers[i * bytes]) : Key{};
-    const auto known = codes_.find(addresses[i]);
-    if (whole[i] && hashed[i] && known->second.key == key && known->second.name_hash == hashes[i]) {
+  known_.assign(addresses_.size(), nullptr);
+  for (std::size_t i = 0; i < addresses_.size(); ++i) {
+    const std::uint8_t* const header = remote_.at(wanted_[i]);
+    const std::uint8_t* const hash = remote_.at(hashes_[i]);
+    const Key key = header != nullptr ? key_of(header) : Key{};
+    const auto known = codes_.find(addresses_[i]);
+    if (known != codes_.end() && known->second.key == key && hash != nullptr &&
+        known->second.name_hash == at<std::uint64_t>(hash, 0)) {
+      known_[i] = &known->second;
       continue;
     }
     if (known != codes_.end()) codes_.erase(known);
     if (key.type != layout_.code_type) continue;
-    unknown[addresses[i]] = key;
-    if (layout_.code_traceable != 0) {
-      codes_[addresses[i]].traceable = at<int>(&headers[i * bytes], layout_.code_traceable);
-    }
+    unknown[addresses_[i]] = key;
   }
   return unknown.empty() ? Answer::taken : learn(unknown);
 }
 
 PythonStacks::Answer PythonStacks::learn(std::unordered_map<std::uint64_t, Key>& unknown) {
   struct Text {
-    std::vector<std::uint8_t> header, characters;
+    std::uint64_t address = 0;
     unsigned kind = 0;
-    bool whole = false;
+    std::size_t bytes = 0;
+    bool is_known = false;
+    Remote::Wanted wanted = 0;
   };
   struct Learnt {
-    std::uint64_t address;
+    std::uint64_t address = 0;
     Key key;
     Text name, file;
-    std::uint64_t length = 0;
-    bool measured = false, whole = false;
-    std::vector<std::uint8_t> table;
+    std::uint64_t name_hash = 0;
+    std::uint64_t length = 0;  // of its table
+    bool has_table = false;
+    Remote::Wanted table = 0;
   };
   std::vector<Learnt> all;
   all.reserve(unknown.size());
   for (const auto& [address, key] : unknown) {
-    all.push_back({address, key, {}, {}, 0, false, false, {}});
-    Learnt& one = all.back();
-    for (const auto& [text, from] : {std::pair{&one.name, key.name}, {&one.file, key.file}}) {
-      text->header.resize(layout_.string_text);
-      remote_.want(from, text->header.data(), text->header.size(), text->whole);
+    Learnt& one = all.emplace_back();
+    one.address = address;
+    one.key = key;
+    one.name.address = key.name;
+    one.file.address = key.file;
+    for (Text* const text : {&one.name, &one.file}) {
+      text->wanted = remote_.want(text->address, layout_.string_text);
     }
-    remote_.want(key.lines + layout_.bytes_length, &one.length, sizeof one.length, one.measured);
+    one.table = remote_.want(key.lines + layout_.bytes_length, sizeof one.length);
   }
   if (const int error = remote_.read(); error != 0) return answer_of(error);
   for (Learnt& one : all) {
-    for (const auto& [text, from] :
-         {std::pair{&one.name, one.key.name}, {&one.file, one.key.file}}) {
-      if (!text->whole) continue;
-      const auto state = at<std::uint32_t>(text->header.data(), layout_.string_state);
-      const auto length = at<std::uint64_t>(text->header.data(), layout_.string_length);
+    for (Text* const text : {&one.name, &one.file}) {
+      const std::uint8_t* const header = remote_.at(text->wanted);
+      if (header == nullptr) continue;
+      const auto state = at<std::uint32_t>(header, layout_.string_state);
+      const auto length = at<std::uint64_t>(header, layout_.string_length);
       const unsigned shift = std::countr_zero(layout_.string_kind);
       text->kind = (state & layout_.string_kind) >> shift;
       const bool compact = (state & layout_.string_compact) != 0;
       if (!compact || length > kMostCharacters ||
           (text->kind != 1 && text->kind != 2 && text->kind != 4)) {
-        text->whole = false;
         continue;
       }
       const bool ascii = (state & layout_.string_ascii) != 0;
-      text->characters.resize(length * text->kind);
-      remote_.want(from + (ascii ? layout_.string_ascii_text : layout_.string_text),
-                   text->characters.data(), text->characters.size(), text->whole);
+      text->is_known = true;
+      text->bytes = length * text->kind;
+      text->address += ascii ? layout_.string_ascii_text : layout_.string_text;
     }
-    if (!one.measured || one.length > kMostTable || table_bytes_ > kMostTableBytes) continue;
-    table_bytes_ += one.length;
-    one.table.resize(one.length);
-    remote_.want(one.key.lines + layout_.bytes_text, one.table.data(), one.table.size(), one.whole);
+    const std::uint8_t* const name = remote_.at(one.name.wanted);
+    if (name != nullptr) one.name_hash = at<std::uint64_t>(name, hash_at());
+    const std::uint8_t* const length = remote_.at(one.table);
+    if (length != nullptr) one.length = at<std::uint64_t>(length, 0);
+    one.has_table =
+        length != nullptr && one.length <= kMostTable && table_bytes_ <= kMostTableBytes;
+    if (one.has_table) table_bytes_ += one.length;
+  }
+  for (Learnt& one : all) {
+    for (Text* const text : {&one.name, &one.file}) {
+      if (text->is_known) text->wanted = remote_.want(text->address, text->bytes);
+    }
+    if (one.has_table) one.table = remote_.want(one.key.lines + layout_.bytes_text, one.length);
   }
   if (const int error = remote_.read(); error != 0) return answer_of(error);
-  for (Learnt& one : all) {
-    if (!one.name.whole || !one.file.whole || !one.whole) {
-      codes_.erase(one.address);
+  const auto text_of = [&](const Text& text) {
+    return utf8_of({remote_.at(text.wanted), text.bytes}, text.kind);
+  };
+  for (const Learnt& one : all) {
+    const auto is_there = [&](const Text& text) {
+      return text.is_known && remote_.at(text.wanted) != nullptr;
+    };
+    if (!is_there(one.name) || !is_there(one.file) || !one.has_table ||
+        remote_.at(one.table) == nullptr) {
       continue;
     }
     Code& code = codes_[one.address];
     code.key = one.key;
-    code.name_hash = at<std::uint64_t>(one.name.header.data(), hash_at());
+    code.name_hash = one.name_hash;
     code.function =
-        functions_.number_of({utf8_of(one.name.characters, one.name.kind),
-                              utf8_of(one.file.characters, one.file.kind), one.key.first_line});
-    code.table = std::move(one.table);
-    code.lines.clear();
+        functions_.number_of({text_of(one.name), text_of(one.file), one.key.first_line});
+    code.table.assign(remote_.at(one.table), remote_.at(one.table) + one.length);
+    known_[index_of(one.address)] = &code;
   }
   return Answer::taken;
+}
+
+std::size_t PythonStacks::index_of(std::uint64_t address) const noexcept {
+  return static_cast<std::size_t>(std::ranges::lower_bound(addresses_, address) -
+                                  addresses_.begin());
+}
+
+int PythonStacks::line_in(Code& code, std::int64_t offset) {
+  const auto line = std::ranges::lower_bound(code.lines, offset, {},
+                                             [](const auto& entry) { return entry.first; });
+  if (line != code.lines.end() && line->first == offset) return line->second;
+  const int found = line_of(static_cast<ring::PythonLines>(layout_.lines), code.table,
+                            code.key.first_line, offset);
+  searched_ += code.table.size();
+  table_bytes_ += sizeof code.lines.front();
+  if (code.lines.size() == kMostLines) {
+    code.lines.assign(1, {offset, found});
+  } else {
+    code.lines.insert(line, {offset, found});
+  }
+  return found;
 }
 
 bool PythonStacks::finish(const Thread& thread, ThreadStack& stack) {
@@ -424,26 +486,23 @@ bool PythonStacks::finish(const Thread& thread, ThreadStack& stack) {
   stack.same = thread.same;
   stack.frames.reserve(thread.frames.size());
   for (const Raw& raw : thread.frames) {
-    const auto known = codes_.find(raw.code);
-    if (known == codes_.end() || known->second.key.type == 0) return false;
-    Code& code = known->second;
+    Code* const known = known_[index_of(raw.code)];
+    if (known == nullptr || searched_ > kMostSearched) return false;
+    Code& code = *known;
     std::int64_t offset = 0;
     if (layout_.instruction_is_index != 0) {
       offset = 2 * static_cast<std::int64_t>(raw.instruction);
     } else {
       offset = static_cast<std::int64_t>(raw.instruction - raw.code - layout_.code_instructions);
       // An instruction of another code: frame and code do not belong together.
-      if (offset < -2 || offset >= 2 * static_cast<std::int64_t>(code.key.units)) return false;
+      const auto unit = static_cast<std::uint64_t>(std::max<std::int64_t>(offset, 0)) / 2;
+      if (offset < -2 || unit >= code.key.units) return false;
       // Before its first line, as CPython itself leaves it out.
-      if (raw.owner != layout_.owner_generator && offset < 2 * std::int64_t{code.traceable})
+      if (raw.owner != layout_.owner_generator && offset < 2 * std::int64_t{code.key.traceable}) {
         continue;
+      }
     }
-    const auto [line, added] = code.lines.try_emplace(offset, 0);
-    if (added) {
-      line->second = line_of(static_cast<ring::PythonLines>(layout_.lines), code.table,
-                             code.key.first_line, offset);
-    }
-    stack.frames.push_back({code.function, line->second});
+    stack.frames.push_back({code.function, line_in(code, offset)});
   }
   return true;
 }

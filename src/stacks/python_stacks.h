@@ -73,10 +73,11 @@ class PythonStacks {
   // What a code object is recognised by: another one may lie at its address later.
   struct Key {
     std::uint64_t type = 0, name = 0, file = 0, lines = 0, units = 0;
-    int first_line = 0;
+    int first_line = 0, traceable = 0;
     bool operator==(const Key&) const = default;
   };
 
+  Answer look(std::vector<ThreadStack>& stacks, const Same& same);
   Answer attempt(std::vector<Thread>& threads, const std::unordered_set<std::uint64_t>& taken,
                  const Same& same);
   Answer find(std::vector<Thread>& threads);
@@ -86,11 +87,13 @@ class PythonStacks {
   Answer walk(std::vector<Thread>& threads);
   Answer recognise(std::vector<Thread>& threads);
   Answer learn(std::unordered_map<std::uint64_t, Key>& unknown);
-  void look(Thread& thread);
+  void follow(Thread& thread);
   bool finish(const Thread& thread, ThreadStack& stack);
   Key key_of(const std::uint8_t* code) const;
   // Where a text has its hash: in front of its state, in every CPython.
   std::size_t hash_at() const noexcept { return layout_.string_state - sizeof(std::uint64_t); }
+  std::size_t index_of(std::uint64_t address) const noexcept;  // in addresses_
+  int line_in(Code& code, std::int64_t offset);
 
   ring::PythonLayout layout_;
   Remote remote_;
@@ -98,8 +101,13 @@ class PythonStacks {
   std::unordered_map<std::uint64_t, Code> codes_;  // by address
   Functions& functions_;
   std::uint32_t generation_ = 0;  // of the functions that codes_ name
-  std::size_t frames_ = 0;        // that this look has found
   std::size_t table_bytes_ = 0;   // of codes_, those that were replaced included
+  // Of this attempt: frames that were found, and bytes of tables that were searched.
+  std::size_t frames_ = 0, searched_ = 0;
+  // Of this look: code objects by address, and each as it is known; null: it is not.
+  std::vector<std::uint64_t> addresses_;
+  std::vector<Code*> known_;
+  std::vector<Remote::Wanted> wanted_, hashes_;
   std::uint64_t torn_ = 0;
 };
 

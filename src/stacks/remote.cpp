@@ -2,86 +2,140 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
-#include <memory>
 
 namespace haiprof::stacks {
 namespace {
 
 constexpr std::size_t kAtOnce = 1024;  // IOV_MAX
 
+std::uint64_t begin_of(const iovec& part) noexcept {
+  return reinterpret_cast<std::uint64_t>(part.iov_base);
+}
+
 }  // namespace
 
 int Remote::begin() {
-  known_.clear();
-  buffer_.resize(place_bytes_);
-  std::vector<iovec> ours, theirs;
-  const auto got = std::make_unique<bool[]>(places_.size());
-  std::vector<bool*> whole;
-  std::size_t at = 0;
-  for (std::size_t i = 0; i < places_.size(); ++i) {
-    const Place& place = places_[i];
-    ours.push_back({&buffer_[at], place.bytes});
-    theirs.push_back({reinterpret_cast<void*>(place.address), place.bytes});
-    whole.push_back(&got[i]);
-    at += place.bytes;
-  }
-  const int error = transfer(ours, theirs, whole);
-  at = 0;
-  for (std::size_t i = 0; i < places_.size(); ++i) {
-    if (got[i]) {
-      Known& known = known_[places_[i].address];
-      if (places_[i].bytes > known.bytes) known = {places_[i].bytes, at};
-    }
-    at += places_[i].bytes;
-  }
+  std::swap(known_, places_);
   places_.clear();
-  place_bytes_ = 0;
-  return error;
+  read_ = next_known_ = used_ = 0;
+  for (Place& place : known_) place.whole = false;
+  return transfer(known_);
 }
 
-void Remote::want(std::uint64_t address, void* to, std::size_t bytes, bool& whole) {
-  whole = bytes == 0;
-  if (whole) return;
-  if (places_.size() < kMostPlaces && place_bytes_ + bytes <= kMostBytes) {
-    places_.push_back({address, bytes});
-    place_bytes_ += bytes;
+void Remote::forget() noexcept {
+  known_.clear();
+  places_.clear();
+  read_ = used_ = 0;
+}
+
+void Remote::end() {
+  std::size_t count = 0, bytes = 0;
+  for (const Place& place : places_) {
+    bytes += place.bytes;
+    if (count == kMostPlaces || bytes > kMostBytes) break;
+    ++count;
   }
-  const auto known = known_.find(address);
-  if (known != known_.end() && known->second.bytes >= bytes) {
-    std::memcpy(to, &buffer_[known->second.at], bytes);
-    whole = true;
-    return;
+  places_.resize(count);
+  if (buffer_.size() <= kMostKept) return;
+  std::vector<std::uint8_t>(kLeast).swap(buffer_);
+  for (auto* const places : {&places_, &known_}) places->shrink_to_fit();
+  for (auto* const parts : {&ours_, &theirs_}) *parts = {};
+}
+
+// They come in the order of the last look, mostly.
+const Remote::Place* Remote::known(std::uint64_t address, std::size_t bytes) noexcept {
+  for (std::size_t n = 0; n < known_.size(); ++n) {
+    if (next_known_ >= known_.size()) next_known_ = 0;
+    const Place& place = known_[next_known_++];
+    if (place.address == address && place.bytes >= bytes && place.whole) return &place;
   }
-  ours_.push_back({to, bytes});
-  theirs_.push_back({reinterpret_cast<void*>(address), bytes});
-  whole_.push_back(&whole);
+  return nullptr;
+}
+
+Remote::Wanted Remote::want(std::uint64_t address, std::size_t bytes) {
+  const Place* const place = known(address, bytes);
+  places_.push_back({address, bytes, place == nullptr ? 0 : place->at, place != nullptr});
+  return static_cast<Wanted>(places_.size() - 1);
 }
 
 int Remote::read() {
-  const int error = transfer(ours_, theirs_, whole_);
-  ours_.clear();
-  theirs_.clear();
-  whole_.clear();
+  const int error = transfer(std::span(places_).subspan(read_));
+  read_ = places_.size();
   return error;
 }
 
-// The kernel stops at the first place that it cannot read, and says how many bytes came before.
-int Remote::transfer(std::vector<iovec>& ours, std::vector<iovec>& theirs,
-                     const std::vector<bool*>& whole) const {
-  for (std::size_t at = 0; at < ours.size();) {
-    const std::size_t count = std::min(ours.size() - at, kAtOnce);
-    const ssize_t moved = process_vm_readv(pid_, &ours[at], count, &theirs[at], count, 0);
-    if (moved < 0 && errno != EFAULT) return errno;
-    auto left = static_cast<std::size_t>(std::max<ssize_t>(moved, 0));
-    const std::size_t end = at + count;
-    while (at < end && ours[at].iov_len <= left) {
-      left -= ours[at].iov_len;
-      *whole[at++] = true;
+int Remote::transfer(std::span<Place> places) {
+  int error = 0;
+  // One of several that were read as one may be there without the others.
+  if (!read_as(places, kNear, error) && error == 0) read_as(places, 0, error);
+  return error;
+}
+
+// False: some that were read as one are not all there.
+bool Remote::read_as(std::span<Place> places, std::uint64_t near, int& error) {
+  ours_.clear();
+  theirs_.clear();
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    Place& place = places[i];
+    if (place.bytes == 0) place.whole = true;
+    if (place.whole) continue;
+    if (used_ + place.bytes > kMostInLook) {
+      places = places.first(i);
+      break;
     }
-    if (at < end) ++at;  // the one that it cannot read
+    // Of one that lies before it this is huge.
+    const std::uint64_t into = theirs_.empty() ? 0 : place.address - begin_of(theirs_.back());
+    if (near != 0 && !theirs_.empty() && into <= theirs_.back().iov_len + near) {
+      iovec& part = theirs_.back();
+      place.at = used_ - part.iov_len + into;
+      used_ -= part.iov_len;
+      part.iov_len = std::max<std::size_t>(part.iov_len, into + place.bytes);
+      used_ += part.iov_len;
+    } else {
+      place.at = used_;
+      theirs_.push_back({reinterpret_cast<void*>(place.address), place.bytes});
+      used_ += place.bytes;
+    }
   }
-  return 0;
+  if (theirs_.empty()) return true;
+  if (used_ > buffer_.size()) buffer_.resize(std::max(used_, 2 * buffer_.size()));
+  std::size_t at = used_;
+  for (const iovec& part : theirs_) at -= part.iov_len;
+  for (const iovec& part : theirs_) {
+    ours_.push_back({&buffer_[at], part.iov_len});
+    at += part.iov_len;
+  }
+
+  bool all = true;
+  auto place = places.begin();
+  for (std::size_t done = 0; done < ours_.size();) {
+    const std::size_t count = std::min(ours_.size() - done, kAtOnce);
+    const ssize_t moved = process_vm_readv(pid_, &ours_[done], count, &theirs_[done], count, 0);
+    if (moved < 0 && errno != EFAULT) {
+      error = errno;
+      return false;
+    }
+    // The kernel stops at the first part that it cannot read, and says how many bytes came before.
+    auto left = static_cast<std::size_t>(std::max<ssize_t>(moved, 0));
+    for (const std::size_t end = done + count; done < end; ++done) {
+      const std::size_t length = ours_[done].iov_len;
+      const std::size_t begin = static_cast<std::uint8_t*>(ours_[done].iov_base) - buffer_.data();
+      std::size_t places_in_it = 0;
+      for (; place != places.end(); ++place) {
+        if (place->whole) continue;
+        if (place->at < begin || place->at >= begin + length) break;
+        place->whole = place->at + place->bytes <= begin + left;
+        ++places_in_it;
+      }
+      if (left < length) {
+        all = all && places_in_it == 1;
+        ++done;
+        break;
+      }
+      left -= length;
+    }
+  }
+  return all;
 }
 
 }  // namespace haiprof::stacks

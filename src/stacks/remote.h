@@ -1,7 +1,8 @@
 // Many places in the memory of another process in one call, while it runs.
 //
-// Whoever looks at it again and again wants nearly the same places each time: a look begins by
-// reading those of the last one, in one call, and most of what is wanted then is already there.
+// Whoever looks at it again and again wants nearly the same places each time, in nearly the same
+// order: a look begins by reading those of the last one, in one call, and most of what is wanted
+// then is already there. A look allocates nothing once it has seen the like.
 #pragma once
 
 #include <sys/types.h>
@@ -9,51 +10,71 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <unordered_map>
+#include <span>
 #include <vector>
 
 namespace haiprof::stacks {
 
 class Remote {
  public:
-  explicit Remote(pid_t pid) noexcept : pid_(pid) {}
+  // Names what was asked for, within one look.
+  using Wanted = std::uint32_t;
+
+  explicit Remote(pid_t pid) : pid_(pid), buffer_(kLeast) {}
 
   // A look begins; what was wanted in the last one is read now. As read().
   int begin();
   // From here on everything is read anew.
-  void forget() noexcept { known_.clear(); }
+  void forget() noexcept;
+  // Keeps for the next look what that begins with.
+  void end();
 
-  // Asks for bytes at an address; read() puts them there, and sets `whole` if it got all of them.
-  // Both must stay where they are until then.
-  void want(std::uint64_t address, void* to, std::size_t bytes, bool& whole);
+  // Asks for bytes at an address, which read() reads.
+  Wanted want(std::uint64_t address, std::size_t bytes);
 
   // Reads what was asked for since. 0, or the errno of what cannot get better: EPERM when we may
-  // not, ESRCH when the process has ended. What is not mapped is not whole, and that is all.
+  // not, ESRCH when the process has ended. What is not mapped is not there, and that is all; nor is
+  // what lies beyond kMostInLook.
   int read();
+
+  // All bytes that were wanted, until the next read(); null: they are not there.
+  const std::uint8_t* at(Wanted wanted) const noexcept {
+    const Place& place = places_[wanted];
+    return place.whole ? buffer_.data() + place.at : nullptr;
+  }
+
+  // Bytes that one look reads; whose memory it is has a say in how many are wanted.
+  static constexpr std::size_t kMostInLook = 32 << 20;
 
  private:
   // Of what is read at the beginning of a look.
   static constexpr std::size_t kMostPlaces = 512;
   static constexpr std::size_t kMostBytes = 256 << 10;
+  // Of the buffer, from one look to the next.
+  static constexpr std::size_t kLeast = 4 << 10, kMostKept = 1 << 20;
+  // Places that are no further apart are read as one. What lies between them is less than a page,
+  // so this reads no page that would not be read anyway.
+  static constexpr std::uint64_t kNear = 512;
 
   struct Place {
     std::uint64_t address;
     std::size_t bytes;
-  };
-  struct Known {
-    std::size_t bytes, at;  // in buffer_
+    std::size_t at;  // in buffer_
+    bool whole;
   };
 
-  int transfer(std::vector<iovec>& ours, std::vector<iovec>& theirs,
-               const std::vector<bool*>& whole) const;
+  const Place* known(std::uint64_t address, std::size_t bytes) noexcept;
+  int transfer(std::span<Place> places);
+  bool read_as(std::span<Place> places, std::uint64_t near, int& error);
 
   pid_t pid_;
-  std::vector<iovec> ours_, theirs_;
-  std::vector<bool*> whole_;
-  std::vector<Place> places_;  // that were wanted in this look
-  std::size_t place_bytes_ = 0;
+  std::vector<Place> places_;  // of this look
+  std::vector<Place> known_;   // of the last one, as they are now
+  std::size_t next_known_ = 0;
+  std::size_t read_ = 0;  // of places_
   std::vector<std::uint8_t> buffer_;
-  std::unordered_map<std::uint64_t, Known> known_;  // by address
+  std::size_t used_ = 0;  // of buffer_
+  std::vector<iovec> ours_, theirs_;
 };
 
 }  // namespace haiprof::stacks

@@ -1,35 +1,33 @@
 #include "stacks/sampler.h"
 
-#include <dirent.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <time.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <exception>
+#include <limits>
 #include <mutex>
+#include <optional>
 #include <random>
-#include <string_view>
 #include <thread>
 #include <unordered_map>
 #include <utility>
 
 #include "base/unique_fd.h"
+#include "stacks/bell.h"
 #include "stacks/elsewhere.h"
 #include "stacks/python_stacks.h"
+#include "stacks/relatives.h"
 #include "stacks/stack_tree.h"
 
 namespace haiprof::stacks {
 namespace {
 
 constexpr std::int64_t kSecond = 1'000'000'000;
+constexpr std::int64_t kForEver = std::numeric_limits<std::int64_t>::max();
 // A thread that waits for ever is written so often, ns.
 constexpr std::int64_t kLongest = 10 * kSecond;
 // The part of one core that looking may take.
@@ -53,68 +51,22 @@ std::int64_t clock_ns(clockid_t clock) noexcept {
   return now.tv_sec * kSecond + now.tv_nsec;
 }
 
-int open_folder(const std::string& path) noexcept {
-  return open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-}
-
-// Field 22 of a stat file; 0: it cannot be read.
-std::uint64_t start_time_in(int folder) noexcept {
-  const base::UniqueFd file(openat(folder, "stat", O_RDONLY | O_CLOEXEC));
-  char text[1024];
-  const ssize_t got = file ? ::read(file.get(), text, sizeof text - 1) : -1;
-  if (got <= 0) return 0;
-  text[got] = '\0';
-  const char* at = std::strrchr(text, ')');
-  if (at == nullptr) return 0;
-  for (int field = 2; field < 22; ++field) {
-    at = std::strchr(at + 1, ' ');
-    if (at == nullptr) return 0;
-  }
-  return std::strtoull(at, nullptr, 10);
-}
-
-// Whether a process is a worker that Python's multiprocessing has spawned: it is no copy of its
-// parent, but a Python of its own.
-bool is_spawned(int folder) noexcept {
-  const base::UniqueFd file(openat(folder, "cmdline", O_RDONLY | O_CLOEXEC));
-  char text[4096];
-  const ssize_t got = file ? ::read(file.get(), text, sizeof text) : -1;
-  if (got <= 0) return false;
-  using namespace std::string_view_literals;
-  return std::string_view(text, static_cast<std::size_t>(got))
-             .find("\0--multiprocessing-fork\0"sv) != std::string_view::npos;
-}
-
-// Numbers of the processes that threads of a process have started.
-void children_of(pid_t pid, std::string_view thread, std::vector<pid_t>& children) {
-  char path[96];
-  std::snprintf(path, sizeof path, "/proc/%d/task/%.*s/children", static_cast<int>(pid),
-                static_cast<int>(thread.size()), thread.data());
-  const base::UniqueFd file(open(path, O_RDONLY | O_CLOEXEC));
-  char text[4096];
-  const ssize_t got = file ? ::read(file.get(), text, sizeof text - 1) : -1;
-  if (got <= 0) return;
-  text[got] = '\0';
-  for (char* at = text;;) {
-    char* end = nullptr;
-    const long child = std::strtol(at, &end, 10);
-    if (end == at || child <= 0) return;
-    children.push_back(static_cast<pid_t>(child));
-    at = end;
-  }
-}
-
 }  // namespace
 
 struct Sampler::Watched {
   struct Thread {
     Sample sample;
-    bool open = false;  // the sample may go on
+    StackTree::Path path;  // to the stack of its sample
+    bool open = false;     // the sample may go on
     bool seen = true;
   };
 
-  Watched(pid_t number, const ring::PythonLayout& layout, Functions& functions)
-      : pid(number), stacks(number, layout, functions), states(number) {}
+  Watched(pid_t number, base::UniqueFd in_proc, const ring::PythonLayout& layout,
+          Functions& functions)
+      : pid(number),
+        folder(std::move(in_proc)),
+        stacks(number, layout, functions),
+        states(number) {}
 
   pid_t pid;
   base::UniqueFd folder;  // of /proc: stays of this process
@@ -125,17 +77,22 @@ struct Sampler::Watched {
 
 // What is sampled together: a process and its children.
 struct Sampler::Group {
+  struct Server {
+    pid_t pid;
+    base::UniqueFd folder;
+  };
+
   Group(uid_t user, const ring::PythonLayout& where, std::uint32_t first_node,
         const std::optional<OwnPython>& of_us)
       : owner(user), layout(where), own(of_us), tree(first_node) {}
 
-  std::unique_ptr<Watched> opened(pid_t pid);
-  std::unique_ptr<Watched> opened_spawned(pid_t pid);
   void look(std::int64_t now, std::int64_t period, const std::vector<pid_t>& watched);
   bool look(Watched& process, std::int64_t period);
   void find_children(bool of_all_threads, const std::vector<pid_t>& watched);
+  void add_child(pid_t child, pid_t parent, const std::vector<pid_t>& watched);
+  std::optional<ring::PythonLayout> layout_elsewhere(pid_t pid) const;
   void end(Watched& process);
-  bool is_the_owners(const Watched& process) const noexcept;
+  bool is_the_owners(int folder) const noexcept;
   // A thread of it sleeps so that nothing wakes it, as when a file server hangs: its memory may be
   // locked.
   static bool is_stuck(Watched& process);
@@ -147,6 +104,8 @@ struct Sampler::Group {
   StackTree tree;
   std::vector<std::unique_ptr<Watched>> processes;  // the one that was named comes first
   std::vector<pid_t> others;                        // children with a memory of their own
+  std::vector<Server> servers;                      // children that fork workers
+  bool serves = false;                              // the one that was named does so itself
   std::vector<Sample> samples;                      // of this look
   Counts counts;
   std::int64_t children_at = 0, all_children_at = 0;
@@ -160,8 +119,9 @@ struct Sampler::Group {
 };
 
 struct Sampler::Shared {
+  Bell bell;         // rings when what the thread waits by has changed
   std::mutex mutex;  // of all that follows
-  std::condition_variable changed;
+  std::condition_variable left;
   bool ending = false, ended = false;
   double hz = 0.0;
   std::uint64_t cost_ns = 0;
@@ -170,33 +130,20 @@ struct Sampler::Shared {
   void publish(Group& group);
 };
 
-// Null: it is not there, or another user's.
-std::unique_ptr<Sampler::Watched> Sampler::Group::opened(pid_t pid) {
-  auto process = std::make_unique<Watched>(pid, layout, functions);
-  const std::string path = "/proc/" + std::to_string(pid);
-  process->folder.reset(open_folder(path));
-  if (!process->folder || !is_the_owners(*process)) return nullptr;
-  return is_spawned(process->folder.get()) ? opened_spawned(pid) : std::move(process);
-}
-
-// Null, too, while it has not loaded its Python yet.
-std::unique_ptr<Sampler::Watched> Sampler::Group::opened_spawned(pid_t pid) {
+// Of a Python that is no copy of the one that was named. None, too, while it is not loaded yet.
+std::optional<ring::PythonLayout> Sampler::Group::layout_elsewhere(pid_t pid) const {
   if (!own || ThreadStates(pid).state(static_cast<std::uint32_t>(pid)) == State::uninterruptible) {
-    return nullptr;
+    return {};
   }
   const Elsewhere found = layout_of(pid, own->layout, own->runtime);
-  if (!found.reason.empty() || !PythonStacks::possible(found.layout)) return nullptr;
-  auto process = std::make_unique<Watched>(pid, found.layout, functions);
-  const std::string path = "/proc/" + std::to_string(pid);
-  process->folder.reset(open_folder(path));
-  if (!process->folder || !is_the_owners(*process)) return nullptr;
-  return process;
+  if (!found.reason.empty() || !PythonStacks::possible(found.layout)) return {};
+  return found.layout;
 }
 
-// A program that runs as another user, or that hides from its own, shows another owner.
-bool Sampler::Group::is_the_owners(const Watched& process) const noexcept {
+// A program that runs as another user shows another owner.
+bool Sampler::Group::is_the_owners(int folder) const noexcept {
   struct stat about;
-  return fstat(process.folder.get(), &about) == 0 && about.st_uid == owner;
+  return fstat(folder, &about) == 0 && about.st_uid == owner;
 }
 
 bool Sampler::Group::is_stuck(Watched& process) {
@@ -240,7 +187,7 @@ void Sampler::Group::look(std::int64_t now, std::int64_t period,
       return;
     }
     // A worker that has been spawned just now was its parent's copy until then.
-    if (!is_spawned(processes[i]->folder.get())) others.push_back(processes[i]->pid);
+    if (kind_in(processes[i]->folder.get()) == Kind::fork) others.push_back(processes[i]->pid);
     processes.erase(processes.begin() + static_cast<std::ptrdiff_t>(i));
   }
 }
@@ -282,7 +229,7 @@ bool Sampler::Group::look(Watched& process, std::int64_t period) {
       return true;
   }
   // After the look: a program that became another user's in it shows another owner now.
-  if (!is_the_owners(process)) {
+  if (!is_the_owners(process.folder.get())) {
     if (!is_named) return false;
     counts.ended = start_time_in(process.folder.get()) == 0;
     if (!counts.ended) counts.problem = "the process runs as another user now";
@@ -296,14 +243,22 @@ bool Sampler::Group::look(Watched& process, std::int64_t period) {
     if (stack.thread == 0) continue;
     Watched::Thread& thread = process.threads[stack.thread];
     thread.seen = true;
-    Sample sample = thread.sample;
-    if (!stack.same) {
+    const bool lasts = thread.open && thread.sample.duration_ns < kLongest;
+    if (stack.same && lasts && thread.sample.state != State::running &&
+        thread.sample.has_gil == stack.has_gil) {
+      thread.sample.go_on(period);
+      continue;
+    }
+    Sample sample;
+    if (stack.same) {
+      sample = thread.sample;
+    } else {
       sample = {now,
                 0,
                 0,
                 static_cast<std::uint32_t>(process.pid),
                 stack.thread,
-                stack.frames.empty() ? kNoStack : tree.id_of(stack.frames),
+                stack.frames.empty() ? kNoStack : tree.id_of(stack.frames, thread.path),
                 State::unknown,
                 false,
                 {}};
@@ -315,8 +270,8 @@ bool Sampler::Group::look(Watched& process, std::int64_t period) {
       const bool waits = sample.state == State::waiting || sample.state == State::uninterruptible;
       sample.waits_in = waits ? process.states.waits_in(stack.thread) : std::string();
     }
-    if (stack.same && thread.open && sample.state == thread.sample.state &&
-        sample.has_gil == thread.sample.has_gil && thread.sample.duration_ns < kLongest) {
+    if (stack.same && lasts && sample.state == thread.sample.state &&
+        sample.has_gil == thread.sample.has_gil) {
       thread.sample.go_on(period);
       continue;
     }
@@ -338,6 +293,7 @@ bool Sampler::Group::look(Watched& process, std::int64_t period) {
 
 void Sampler::Group::find_children(bool of_all_threads, const std::vector<pid_t>& watched) {
   const pid_t pid = processes.front()->pid;
+  const int folder = processes.front()->folder.get();
   // Those that have a ring are looked at for their own sake.
   std::erase_if(processes, [&](const auto& process) {
     const bool is_own =
@@ -348,27 +304,46 @@ void Sampler::Group::find_children(bool of_all_threads, const std::vector<pid_t>
   std::vector<pid_t> children;
   if (of_all_threads) {
     others.clear();  // their numbers may be others' by now
-    const std::string path = "/proc/" + std::to_string(pid) + "/task";
-    if (DIR* const folder = opendir(path.c_str())) {
-      while (const dirent* const entry = readdir(folder)) {
-        if (entry->d_name[0] != '.') children_of(pid, entry->d_name, children);
-      }
-      closedir(folder);
-    }
+    servers.clear();
+    add_all_children_in(folder, children);
   } else {
-    children_of(pid, std::to_string(pid), children);
+    add_children_in(folder, pid, children);
   }
-  const auto has = [](const std::vector<pid_t>& pids, pid_t child) {
+  for (const pid_t child : children) add_child(child, pid, watched);
+  for (const Server& server : servers) {
+    children.clear();
+    add_children_in(server.folder.get(), server.pid, children);
+    for (const pid_t child : children) add_child(child, server.pid, watched);
+  }
+}
+
+// parent: the one that was named, or one of its servers.
+void Sampler::Group::add_child(pid_t child, pid_t parent, const std::vector<pid_t>& watched) {
+  if (processes.size() > kMostChildren || servers.size() > kMostChildren) return;
+  const auto has = [&](const std::vector<pid_t>& pids) {
     return std::ranges::find(pids, child) != pids.end();
   };
-  for (const pid_t child : children) {
-    if (processes.size() > kMostChildren) return;
-    const auto is_it = [&](const auto& process) { return process->pid == child; };
-    if (has(watched, child) || has(others, child) || std::ranges::any_of(processes, is_it)) {
-      continue;
-    }
-    if (std::unique_ptr<Watched> process = opened(child)) processes.push_back(std::move(process));
+  const bool is_known =
+      has(watched) || has(others) ||
+      std::ranges::any_of(servers, [&](const Server& server) { return server.pid == child; }) ||
+      std::ranges::any_of(processes, [&](const auto& process) { return process->pid == child; });
+  if (is_known) return;
+  base::UniqueFd folder = folder_of(child);
+  // Its number may be another's by now.
+  const auto is_it = [&] {
+    return folder && parent_in(folder.get()) == parent && is_the_owners(folder.get());
+  };
+  if (!is_it()) return;
+  const bool is_of_named = parent == processes.front()->pid;
+  const Kind kind = kind_in(folder.get());
+  if (kind == Kind::server && is_of_named && !serves) {
+    servers.push_back({child, std::move(folder)});
+    return;
   }
+  const bool is_copy = kind == Kind::fork || (kind == Kind::server && is_of_named);
+  const auto found = is_copy ? std::optional(layout) : layout_elsewhere(child);
+  if (!found || !is_it()) return;
+  processes.push_back(std::make_unique<Watched>(child, std::move(folder), *found, functions));
 }
 
 void Sampler::Shared::publish(Group& group) {
@@ -407,8 +382,8 @@ Sampler::Sampler(double hz, std::optional<OwnPython> own)
 Sampler::~Sampler() {
   std::unique_lock lock(shared_->mutex);
   shared_->ending = true;
-  shared_->changed.notify_all();
-  shared_->changed.wait_for(lock, kPatience, [this] { return shared_->ended; });
+  shared_->bell.ring();
+  shared_->left.wait_for(lock, kPatience, [this] { return shared_->ended; });
 }
 
 double Sampler::hz() const {
@@ -419,19 +394,22 @@ double Sampler::hz() const {
 void Sampler::set_hz(double hz) {
   const std::scoped_lock lock(shared_->mutex);
   shared_->hz = hz;
-  shared_->changed.notify_all();
+  shared_->bell.ring();
 }
 
 bool Sampler::watch(pid_t pid, std::uint64_t start_time, uid_t owner,
                     const ring::PythonLayout& layout, std::uint32_t first_node) {
   if (!PythonStacks::possible(layout)) return false;
   auto group = std::make_shared<Group>(owner, layout, first_node, own_);
-  std::unique_ptr<Watched> process = group->opened(pid);
-  if (process == nullptr || start_time_in(process->folder.get()) != start_time) return false;
-  group->processes.push_back(std::move(process));
+  base::UniqueFd folder = folder_of(pid);
+  if (!folder || !group->is_the_owners(folder.get())) return false;
+  if (start_time_in(folder.get()) != start_time) return false;
+  group->serves = kind_in(folder.get()) == Kind::server;
+  group->processes.push_back(
+      std::make_unique<Watched>(pid, std::move(folder), layout, group->functions));
   const std::scoped_lock lock(shared_->mutex);
   shared_->groups[pid] = std::move(group);
-  shared_->changed.notify_all();
+  shared_->bell.ring();
   return true;
 }
 
@@ -474,31 +452,35 @@ void Sampler::run(const std::shared_ptr<Shared>& shared) noexcept {
     if (!problem.empty()) group->last_counts.problem = problem;
   }
   shared->ended = true;
-  shared->changed.notify_all();
+  shared->left.notify_all();
 }
 
 void Sampler::look_again_and_again(Shared& shared) {
   std::minstd_rand random(std::random_device{}());
   std::uniform_real_distribution<double> part(0.0, 1.0);
   std::unique_lock lock(shared.mutex);
-  std::int64_t begin = clock_ns(CLOCK_MONOTONIC);
-  double cost = 0.0;  // of the last look, ns of CPU time
+  const auto wait = [&](std::int64_t until) {
+    const std::uint32_t seen = shared.bell.rings();
+    lock.unlock();
+    shared.bell.wait(seen, until);
+    lock.lock();
+  };
+  std::int64_t begin = clock_ns(CLOCK_MONOTONIC), before = clock_ns(CLOCK_THREAD_CPUTIME_ID);
+  double cost = 0.0;  // of the last look and the wait for it, ns of CPU time
   while (!shared.ending) {
     if (shared.groups.empty() || shared.hz <= 0) {
-      shared.changed.wait(lock);
+      wait(kForEver);
       begin = clock_ns(CLOCK_MONOTONIC);
+      before = clock_ns(CLOCK_THREAD_CPUTIME_ID);
       continue;
     }
     const double rate = shared.hz;
     const double period = std::max(static_cast<double>(kSecond) / rate, cost / kShare);
     const auto at = begin + static_cast<std::int64_t>(part(random) * period);
-    const std::chrono::steady_clock::time_point until{std::chrono::nanoseconds(at)};
     // A new rate takes effect at once; so does the end.
-    if (shared.changed.wait_until(lock, until,
-                                  [&] { return shared.ending || shared.hz != rate; })) {
-      continue;
-    }
-    const std::int64_t before = clock_ns(CLOCK_THREAD_CPUTIME_ID);
+    const auto goes_on = [&] { return !shared.ending && shared.hz == rate; };
+    while (goes_on() && clock_ns(CLOCK_MONOTONIC) < at) wait(at);
+    if (!goes_on()) continue;
     std::vector<std::pair<pid_t, std::shared_ptr<Group>>> groups(shared.groups.begin(),
                                                                  shared.groups.end());
     std::vector<pid_t> watched;
@@ -512,6 +494,7 @@ void Sampler::look_again_and_again(Shared& shared) {
     const std::int64_t after = clock_ns(CLOCK_THREAD_CPUTIME_ID);
     shared.cost_ns = static_cast<std::uint64_t>(after);
     cost = static_cast<double>(after - before);
+    before = after;
     begin += static_cast<std::int64_t>(period);
     begin = std::max(begin, clock_ns(CLOCK_MONOTONIC) - static_cast<std::int64_t>(period));
   }

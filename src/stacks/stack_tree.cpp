@@ -13,15 +13,23 @@ std::size_t StackTree::Hash::operator()(const Key& key) const noexcept {
   return static_cast<std::size_t>(mixed ^ (mixed >> 31));
 }
 
-std::uint32_t StackTree::id_of(std::span<const Frame> frames) {
-  std::uint32_t id = kRoot;
-  for (std::size_t i = frames.size(); i-- > 0;) {
+std::uint32_t StackTree::id_of(std::span<const Frame> frames, Path& path) {
+  std::size_t i = frames.size();
+  std::size_t same = 0;
+  while (i > 0 && same < path.size() && path[same].first == frames[i - 1]) {
+    ++same;
+    --i;
+  }
+  path.resize(same);
+  std::uint32_t id = same == 0 ? kRoot : path.back().second;
+  while (i-- > 0) {
     const auto [entry, added] = ids_.try_emplace({id, frames[i]}, next_);
     if (added) {
       fresh_.push_back({next_, id, frames[i]});
       ++next_;
     }
     id = entry->second;
+    path.emplace_back(frames[i], id);
   }
   return id;
 }

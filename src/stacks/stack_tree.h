@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "stacks/python_stacks.h"
@@ -25,8 +26,13 @@ class StackTree {
   // first: the id of the first node; the others follow.
   explicit StackTree(std::uint32_t first) noexcept : next_(first) {}
 
-  // Of frames, the innermost first; there is at least one.
-  std::uint32_t id_of(std::span<const Frame> frames);
+  // The way to the node of a stack, from the outermost frame.
+  using Path = std::vector<std::pair<Frame, std::uint32_t>>;
+
+  // Of frames, the innermost first; there is at least one. path: to an earlier stack of the same
+  // thread, whose outer frames are mostly the same, or empty; then to this one. It must be of no
+  // time before a clear().
+  std::uint32_t id_of(std::span<const Frame> frames, Path& path);
 
   // Nodes that were added since this was called last; each comes behind its parent.
   std::vector<Node> take_new();

@@ -17,7 +17,7 @@ import pytest
 from recording import wait_for
 
 from haiprof import _core
-from haiprof.common.process_life import start_time_of
+from haiprof.common.process_life import parent_of, start_time_of
 
 pytestmark = pytest.mark.skipif(
     sys.version_info >= (3, 14), reason="the layout of this Python is not known"
@@ -78,6 +78,14 @@ class Sampled:
             number = parent
         return names
 
+    def children(self) -> dict[int, set[str]]:
+        """Take what is new; return the innermost functions of each other process."""
+        found: dict[int, set[str]] = {}
+        for sample in self.take():
+            found.setdefault(sample.process, set()).add(self.names(sample)[0])
+        found.pop(self.pid, None)
+        return found
+
     def shares(self, thread: int) -> dict[str, float]:
         """Return the part of the time of each innermost function of a thread."""
         weights: Counter[str] = Counter()
@@ -90,10 +98,15 @@ class Sampled:
 Start = Callable[..., "tuple[subprocess.Popen[str], bytes]"]
 
 
-def children(process: subprocess.Popen[str]) -> list[int]:
-    """Return the processes that its main thread has started."""
-    numbers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+def children(pid: int) -> list[int]:
+    """Return the processes that the main thread of a process has started."""
+    numbers = Path(f"/proc/{pid}/task/{pid}/children").read_text()
     return [int(number) for number in numbers.split()]
+
+
+def descendants(pid: int) -> list[int]:
+    """Return its children and theirs."""
+    return [number for child in children(pid) for number in (child, *descendants(child))]
 
 
 @pytest.fixture
@@ -116,8 +129,8 @@ def start() -> Iterator[Start]:
     yield run
     for process in started:
         if process.poll() is None:
-            for child in children(process):  # they have its output, too
-                os.kill(child, signal.SIGKILL)
+            for number in descendants(process.pid):  # they have its output, too
+                os.kill(number, signal.SIGKILL)
         process.kill()
         process.communicate()
 
@@ -268,43 +281,62 @@ def test_forked_workers_are_sampled_and_other_programs_are_not(start: Start) -> 
     sampled.end()
     found = {s.process for s in sampled.samples}
     (worker,) = found - {process.pid}
-    assert worker in children(process)
-    assert len(children(process)) == 2
+    assert worker in children(process.pid)
+    assert len(children(process.pid)) == 2
     assert {sampled.names(s)[0] for s in sampled.samples if s.process == worker} == {"worker"}
 
+
+# A sample of one that never runs is not given for ten seconds.
+WORKS = """
+import time
+def works():
+    while True:
+        time.sleep(0.01)
+"""
 
 SPAWNS = """
 import multiprocessing, sys, time
 # The worker imports it by name: what -c ran has none.
 sys.path.insert(0, {folder!r})
 import spawned_work
-worker = multiprocessing.get_context("spawn").Process(target=spawned_work.works, daemon=True)
+worker = multiprocessing.get_context({method!r}).Process(target=spawned_work.works, daemon=True)
 worker.start()
 print("ready", flush=True)
 time.sleep(600)
 """
 
 
-def test_spawned_workers_are_sampled_and_what_watches_their_resources_is_not(
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_workers_that_are_no_copies_are_sampled_and_what_serves_them_is_not(
+    start: Start, tmp_path: Path, method: str
+) -> None:
+    (tmp_path / "spawned_work.py").write_text(WORKS)
+    process, layout = start(SPAWNS.format(folder=str(tmp_path), method=method))
+    sampled = Sampled(process.pid, layout, HZ)
+    wait_for(lambda: any("works" in names for names in sampled.children().values()), 60)
+    # The worker or the server that forks it, and a tracker of resources.
+    assert len(children(process.pid)) == 2
+    (worker,) = sampled.children()
+    parent = parent_of(worker)
+    assert parent == process.pid if method == "spawn" else parent in children(process.pid)
+    command = Path(f"/proc/{worker}/cmdline").read_text()
+    assert ("--multiprocessing-fork" if method == "spawn" else "forkserver") in command
+
+
+def test_workers_of_a_server_are_sampled_where_that_is_watched_itself(
     start: Start, tmp_path: Path
 ) -> None:
-    (tmp_path / "spawned_work.py").write_text("import time\ndef works():\n    time.sleep(600)\n")
-    process, layout = start(SPAWNS.format(folder=str(tmp_path)))
-    sampled = Sampled(process.pid, layout, HZ)
+    (tmp_path / "spawned_work.py").write_text(WORKS)
+    process, _ = start(SPAWNS.format(folder=str(tmp_path), method="forkserver"))
 
-    def seen() -> dict[int, set[str]]:
-        found: dict[int, set[str]] = {}
-        for sample in sampled.take():
-            found.setdefault(sample.process, set()).add(sampled.names(sample)[0])
-        found.pop(process.pid, None)
-        return found
+    def served() -> list[int]:
+        return [child for child in children(process.pid) if children(child)]
 
-    wait_for(lambda: any("works" in names for names in seen().values()), 60)
-    assert len(children(process)) == 2  # the worker, and its tracker of resources
-    (worker,) = seen()
-    assert worker in children(process)
-    command = Path(f"/proc/{worker}/cmdline").read_text()
-    assert "--multiprocessing-fork" in command
+    wait_for(lambda: bool(served()), 60)
+    (server,) = served()
+    sampled = Sampled(server, _core.layout_of(server), HZ)
+    wait_for(lambda: any("works" in names for names in sampled.children().values()), 60)
+    assert list(sampled.children()) == children(server)
 
 
 def test_only_the_very_process_is_watched(start: Start) -> None:
