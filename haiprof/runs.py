@@ -128,12 +128,15 @@ class Thinned:
         until_ns: what was recorded from then on, ns UTC, is there.
         rows: how many were removed.
         limit_bytes: the limit.
+        summed_up: whether the recorder had summed them up, by the step or by the minute: then that
+            is what their time is known by.
     """
 
     table: str
     until_ns: int
     rows: int
     limit_bytes: int
+    summed_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +183,14 @@ class Process:
     thinned: tuple[Thinned, ...] = ()
 
     def complete_since(self, *names: str) -> int | None:
-        """Return from when on these tables are complete, ns UTC; None: nothing was removed."""
-        return max((t.until_ns for t in self.thinned if t.table in names), default=None)
+        """Return from when on these tables are known, ns UTC; None: always."""
+        gone = (t.until_ns for t in self.thinned if t.table in names and not t.summed_up)
+        return max(gone, default=None)
+
+    def summed_up_until(self, name: str) -> int | None:
+        """Return until when a table is known by what was summed up of it, ns UTC; None: never."""
+        known = (t.until_ns for t in self.thinned if t.table == name and t.summed_up)
+        return max(known, default=None)
 
     @property
     def identity(self) -> object:

@@ -23,6 +23,11 @@ _WORDS: Final = {
     "stacks": "Stacks",
     "samples": "Samples",
 }
+#: What is known of them all the same.
+_SUMMED_UP: Final = {
+    "spans": "; of that time steps and their parts are shown as they were summed up",
+    "samples": "; of that time the mean and the greatest value of each minute are shown",
+}
 
 
 def lines(processes: Iterable[Process]) -> Iterator[str]:
@@ -40,7 +45,9 @@ def lines(processes: Iterable[Process]) -> Iterator[str]:
         limit = max(one.limit_bytes for one in each) / (1 << 30)
         of = f" of {len(each)} of {several} processes" if len(each) < several else ""
         rows = sum(one.rows for one in each)
+        summed_up = all(one.summed_up for one in each)
         yield (
             f"{_WORDS.get(table, table)}{of} before {utc(until)[:-4]} UTC were removed to stay "
             f"below the limit of {limit:.4g} GiB a node (storage_limit): {rows} rows"
+            + (_SUMMED_UP.get(table, "") if summed_up else "")
         )

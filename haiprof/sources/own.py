@@ -326,9 +326,17 @@ def _thinned(file: Path) -> tuple[Thinned, ...]:
             _need_time(table, "until_ns", file),
             _need_whole(table, "rows", file),
             limit,
+            _is_summed_up(file.parent, name),
         )
         for name, table in sorted(tables.items())
     )
+
+
+def _is_summed_up(folder: Path, table: str) -> bool:
+    """Say whether what a table had from its beginning on was summed up."""
+    into = {schema.SPANS.name: schema.STEP_PARTS, schema.SAMPLES.name: schema.MINUTES}.get(table)
+    suffixes = (schema.CLOSED_SUFFIX, schema.LIVE_SUFFIX)
+    return into is not None and any((folder / f"{into.name}-0{s}").exists() for s in suffixes)
 
 
 def _loaded(document: dict[str, Any], file: Path) -> frozenset[str] | None:

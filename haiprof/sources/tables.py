@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -30,7 +31,7 @@ from haiprof.common.arrow_damage import (
 from haiprof.common.owned_files import open_regular
 from haiprof.errors import HaiprofError
 from haiprof.runs import Process
-from haiprof.sources import table_cache
+from haiprof.sources import summed_up, table_cache
 from haiprof.sources.arrow_memory import from_system
 from haiprof.sources.inference import Inference
 from haiprof.sources.own import LATEST_NS
@@ -95,15 +96,61 @@ def _read_window(
     keep: Mapping[str, Collection[str]] | None,
 ) -> Read:
     if process.window is None:
-        return read_table(process.folder, table, columns, keep)
+        return _read_whole_life(process, table, columns, keep)
     every = [column.name for column in table.columns]
     wanted = every if columns is None else [name for name in every if name in columns]
     needed = {"start", "duration", "time", "kind"}.intersection(every)
     # Of events some apply for long.
     since = None if table is schema.EVENTS else process.window[0]
-    inside = read_table(process.folder, table, [*needed, *wanted], keep, since)
+    inside = _read_whole_life(process, table, [*needed, *wanted], keep, since)
     inside.frame = _within(inside.frame, table, *process.window).select(wanted)
     return inside
+
+
+def _read_whole_life(
+    process: Process,
+    table: schema.Table,
+    columns: Sequence[str] | None,
+    keep: Mapping[str, Collection[str]] | None,
+    since: int | None = None,
+) -> Read:
+    """Read as :func:`read_table` does; rows that were removed, as what was summed up shows them."""
+    until = process.summed_up_until(table.name)
+    if until is None or (since or 0) > until:
+        return read_table(process.folder, table, columns, keep, since)
+    wanted = [c for c in table.columns if columns is None or c.name in columns]
+    needed = {"start", "time", "category"}.intersection(c.name for c in table.columns)
+    names = [c.name for c in table.columns if c in wanted or c.name in {*needed, *(keep or {})}]
+    found = read_table(process.folder, table, names, keep, since)
+    shown = _summed_up(process, table, until)
+    found.problems += shown.problems
+    if shown.frame.height:
+        older = shown.frame.with_columns(
+            pl.lit(None, polars_type(c)).alias(c.name)
+            for c in table.columns
+            if c.name not in shown.frame.columns
+        )
+        newer = summed_up.newer(found.frame, shown.boundary)
+        found.frame = pl.concat([_with_values(older, keep).select(names), newer.select(names)])
+    found.frame = found.frame.select(c.name for c in wanted)
+    return found
+
+
+class _SummedUp(NamedTuple):
+    frame: pl.DataFrame
+    boundary: int
+    problems: list[str]
+
+
+def _summed_up(process: Process, table: schema.Table, until: int) -> _SummedUp:
+    if table is schema.SAMPLES:
+        minutes = read_table(process.folder, schema.MINUTES, summed_up.MINUTE_COLUMNS)
+        return _SummedUp(*summed_up.samples(minutes.frame, until), minutes.problems)
+    parts = read_table(process.folder, schema.STEP_PARTS, summed_up.PART_COLUMNS)
+    steps = {"category": ("step", "inference_step")}
+    threads = read_table(process.folder, schema.SPANS, ("thread",), steps).frame["thread"]
+    thread = int(threads[0]) if len(threads) else process.pid or 0
+    return _SummedUp(*summed_up.spans(parts.frame, until, thread), parts.problems)
 
 
 def _within(frame: pl.DataFrame, table: schema.Table, begin: int, end: int) -> pl.DataFrame:

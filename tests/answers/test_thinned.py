@@ -130,3 +130,40 @@ def test_a_note_that_makes_no_sense_is_named(tmp_path: Path, document: str) -> N
     assert analyzer.ranks == [1]
     (line,) = analyzer.problems()
     assert schema.THINNED_FILE in line
+
+
+def test_steps_and_samples_that_were_removed_are_known_by_what_was_summed_up(
+    tmp_path: Path,
+) -> None:
+    run = runs.write_run(tmp_path / "r")
+    folder = lived(run)
+    rows: list[runs.Row] = []
+    for number in range(20):
+        start = T0 + number * SECOND
+        part = {"step": number, "count": 1, "last": None, "device": None}
+        for kind, name, ns in (
+            ("step", "step", SECOND),
+            ("phase", "dataloader", SECOND // 4),
+            ("other", "other", 3 * SECOND // 4),
+        ):
+            rows.append({"start": start, "duration": ns, "kind": kind, "name": name, **part})
+    runs.write_closed(folder, schema.STEP_PARTS, rows)
+    minute = T0 // (60 * SECOND) * 60 * SECOND
+    summed_up = {"instance": None, "count": 60, "min": 1.0, "mean": 2.0, "max": 8.0, "flags": 0}
+    row = {"time": minute, "metric": "proc.cpu.percent", **summed_up}
+    runs.write_closed(folder, schema.MINUTES, [row])
+    thin(folder, spans=10_000, samples=10_000)
+    analyzer = Analyzer(run)
+    assert analyzer.steps()["step"].to_list() == list(range(20))
+    phases = analyzer.phases().filter(name="dataloader")
+    assert phases["step"].to_list() == list(range(10))
+    assert set(phases["duration"]) == {SECOND // 4}
+    summary = analyzer.goodput().summary.row(0, named=True)
+    assert (summary["begin"], summary["end"]) == (T0, T0 + 20 * SECOND)
+    assert summary["productive_ns"] == 20 * SECOND - 10 * SECOND // 4
+    samples = analyzer.samples("proc.cpu.percent")
+    assert samples["value"].to_list() == [2.0, 8.0]
+    assert analyzer.between(3, 5).steps()["step"].to_list() == [3, 4]
+    first, second = (line.partition("rows")[2] for line in missing(run))
+    assert first == "; of that time steps and their parts are shown as they were summed up"
+    assert second == "; of that time the mean and the greatest value of each minute are shown"
