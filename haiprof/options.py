@@ -306,7 +306,7 @@ OPTIONS: Final[dict[str, Option]] = {
         ),
         Option(
             "storage_limit",
-            "GiB of the records of a node in a run (0: a tenth of the disk, at most 100)",
+            "GiB of the records of a node in a run (0: a tenth of the disk, from 1 to 100)",
             float,
             _check_storage,
         ),

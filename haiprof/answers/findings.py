@@ -40,6 +40,7 @@ from haiprof.findings.recorded.doing import doing
 from haiprof.runs import ROLE_RANK, Process
 from haiprof.sources import tables
 from haiprof.sources.hangs import read_hangs
+from haiprof.sources.table_cache import caching_tables
 from haiprof.views.run import collectives as collective_view
 from haiprof.views.run import stacks as stack_views
 from haiprof.views.run.late_places import of_job
@@ -59,7 +60,13 @@ _STAYED: Final = 4
 
 def recorded(ranks: Ranks, records: RecordedAnswers) -> list[Finding]:
     """Return the findings of a recorded run, the most important first; made once."""
-    return list(ranks.once("findings", lambda: _recorded(ranks, records)))
+
+    def found() -> list[Finding]:
+        # Several of the answers that they rest on read the same tables.
+        with caching_tables():
+            return _recorded(ranks, records)
+
+    return list(ranks.once("findings", found))
 
 
 def against(

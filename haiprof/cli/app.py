@@ -233,7 +233,7 @@ def runs_(
     workers: _Workers = None,
     dask: _Dask = None,
 ) -> None:
-    """Compare all runs: what their GPU hours were lost to, the most first."""
+    """Compare all runs: what their GPU hours were lost to."""
     from haiprof.cli.process.executors import executor_of
     from haiprof.cli.runs import Wanted, show_runs
 

@@ -34,9 +34,10 @@ ORDER: Final = (
 _THINNABLE: Final = frozenset(name for names in ORDER for name in names)
 _GIB: Final = 1 << 30
 #: Unless a limit is given: this part of the disk, but no more than so many bytes, since a disk may
-#: be that of a whole cluster, and each node has a limit of its own.
+#: be that of a whole cluster, and each node has a limit of its own; and, as far as half of the disk
+#: has room for them, no fewer than so many.
 _PART_OF_DISK: Final = 10
-_USUAL_MOST: Final = 100 * _GIB
+_USUAL_LEAST, _USUAL_MOST = _GIB, 100 * _GIB
 #: This part of the limit is made free at a time, and as much of each kind of records stays while
 #: there is anything else to remove: what happened last explains most.
 _SLACK: Final = 16
@@ -74,7 +75,10 @@ def limit_of(gib: float, folder: Folder) -> int:
         disk = os.fstatvfs(folder.fd)
     except OSError:
         return _USUAL_MOST
-    return min(disk.f_blocks * disk.f_frsize // _PART_OF_DISK or _USUAL_MOST, _USUAL_MOST)
+    size = disk.f_blocks * disk.f_frsize
+    if not size:
+        return _USUAL_MOST
+    return min(max(size // _PART_OF_DISK, min(_USUAL_LEAST, size // 2)), _USUAL_MOST)
 
 
 class Part:

@@ -18,10 +18,13 @@ using ring::kNone;
 // How many steps a device must be ahead, and by how much time its kernels, before one is settled.
 constexpr std::uint32_t kAfter = 2;
 constexpr std::int64_t kLaterNs = 2'000'000'000;
+// If none have come so much later, how busy it was is not known.
+constexpr std::int64_t kPatienceNs = 60'000'000'000;
 // Of a device without phases, whose steps are not known, older activities are forgotten.
 constexpr std::int64_t kOldNs = 30'000'000'000;
 // Beyond that the oldest are forgotten; the steps that they were in have no busy time.
 constexpr std::size_t kMostActivities = 1 << 19;
+constexpr std::size_t kFewActivities = 1 << 12;
 constexpr std::size_t kMostPhases = 1 << 16;
 constexpr std::size_t kMostHostSteps = 1 << 12;
 constexpr std::size_t kMostRecordings = 1 << 12;
@@ -62,7 +65,10 @@ void DeviceParts::add_phase(const ring::RecordView& record, const ring::DeviceSp
   const auto [place, fresh] = devices_.try_emplace(phase.device);
   Device& device = place->second;
   if (fresh) device.whole = !resumed_;
-  if (device.phases.size() >= kMostPhases) return;
+  if (device.phases.size() >= kMostPhases) {
+    device.phases.clear();
+    device.whole = false;
+  }
   const auto text = record.text(phase.name);
   device.phases.push_back({start, sum(start, static_cast<std::int64_t>(phase.duration_ns)),
                            phase.step, phase.uncertainty_ns, text ? ring::kInline : phase.name,
@@ -130,10 +136,7 @@ void DeviceParts::settle_device(std::uint16_t number, Device& device, const Stri
                                 bool ended) {
   std::vector<Phase>& phases = device.phases;
   if (phases.empty()) {
-    // A step that begins now lasts from here on.
-    const std::int64_t old = difference(device.newest, kOldNs);
-    std::erase_if(device.activities, [&](const Activity& each) { return each.end < old; });
-    device.known_since = std::max(device.known_since, old);
+    forget_old(device);
     return;
   }
   const auto earlier = [](const auto& a, const auto& b) { return a.start < b.start; };
@@ -145,7 +148,7 @@ void DeviceParts::settle_device(std::uint16_t number, Device& device, const Stri
     std::size_t end = first + 1;
     while (end < phases.size() && phases[end].step == phases[first].step) ++end;
     std::size_t behind = 0;
-    for (std::size_t i = end; i < phases.size(); ++i) {
+    for (std::size_t i = end; i < phases.size() && behind < kAfter; ++i) {
       behind += phases[i].step != phases[i - 1].step ? 1 : 0;
     }
     if (!ended && behind < kAfter) break;
@@ -154,7 +157,8 @@ void DeviceParts::settle_device(std::uint16_t number, Device& device, const Stri
     std::int64_t until = 0;
     for (const Phase& each : its) until = std::max(until, each.end);
     const bool records = !recordings_.empty() && !recordings_.back().end;
-    if (!ended && records && device.newest < sum(until, kLaterNs)) break;
+    const bool awaited = !ended && records && device.newest < sum(until, kLaterNs);
+    if (awaited && phases.back().start < sum(until, kPatienceNs)) break;
     const std::uint32_t step = its.front().step;
     const bool follows = device.before != kNone && step == device.before + 1;
     const std::int64_t from = follows ? device.before_end : its.front().start;
@@ -166,7 +170,7 @@ void DeviceParts::settle_device(std::uint16_t number, Device& device, const Stri
       const std::int64_t lasted = difference(until, from);
       rows_.push(PartKind::device_step, "step", from, lasted, lasted, step, 1, number);
       write_phases(number, step, its, strings);
-      if (is_sure(its)) write_busy(number, device, step, from, until, strings, ended);
+      if (!awaited && is_sure(its)) write_busy(number, device, step, from, until, strings, ended);
     }
     device.whole = true;
     device.before = step;
@@ -177,6 +181,15 @@ void DeviceParts::settle_device(std::uint16_t number, Device& device, const Stri
   if (first == 0) return;
   std::erase_if(device.activities,
                 [&](const Activity& each) { return each.end <= device.before_end; });
+}
+
+// A step that begins now lasts from here on.
+void DeviceParts::forget_old(Device& device) {
+  if (device.activities.size() < device.forget_at) return;
+  const std::int64_t old = difference(device.newest, kOldNs);
+  std::erase_if(device.activities, [&](const Activity& each) { return each.end < old; });
+  device.known_since = std::max(device.known_since, old);
+  device.forget_at = std::max(kFewActivities, 2 * device.activities.size());
 }
 
 bool DeviceParts::is_sure(const std::vector<Phase>& its) {

@@ -68,6 +68,7 @@ class DeviceParts {
     std::int64_t known_since = 0;        // before that, activities were forgotten
     std::uint32_t before = ring::kNone;  // the number of the step that was settled last …
     std::int64_t before_end = 0;         // … and when it ended
+    std::size_t forget_at = 0;           // with so many activities old ones are forgotten
     bool whole = true;                   // whether all phases of the first step were seen
   };
   struct Recording {
@@ -88,6 +89,7 @@ class DeviceParts {
   std::optional<std::int64_t> recorded(const Device& device, std::uint32_t step, std::int64_t low,
                                        std::int64_t high, bool ended) const;
   Role role_of(Activity& activity, const Strings& strings);
+  static void forget_old(Device& device);
   static bool is_sure(const std::vector<Phase>& its);
 
   StepPartRows& rows_;

@@ -27,8 +27,8 @@ RUNS = ("hta_trace_diff_test", "hta_ns_resolution", "tl_b200_eager")
 def impossible(run: Analyzer) -> Iterator[str]:
     for name, view in csv.VIEWS.items():
         result = view(run)
-        frames = [result] if isinstance(result, pl.DataFrame) else list(result)
-        for frame in frames:
+        parts = [result] if isinstance(result, pl.DataFrame) else list(result)
+        for frame in (part for part in parts if isinstance(part, pl.DataFrame)):
             for column, kind in frame.schema.items():
                 if not kind.is_numeric() or SIGNED.match(column):
                     continue

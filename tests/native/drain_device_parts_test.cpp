@@ -203,6 +203,23 @@ void another_reader_leaves_out_what_it_knows_in_part() {
   CHECK_EQUAL(rows.duration(PartKind::busy), 40);
 }
 
+void kernels_that_never_come_are_not_waited_for() {
+  const Ring ring;
+  drain::Drain drain;
+  CHECK(drain.open(ring_path(), {}, {}).ok());
+  recording(drain, 0, true);
+  kernel("gemm", 10, 20);
+  for (std::uint32_t step = 0; step < 3; ++step)
+    phase("forward", step, 100 * step, 100 * step + 90);
+  drain.drain(1000);
+  CHECK_EQUAL(Rows(drain).of(PartKind::device_step), 0U);
+  phase("forward", 3, 61 * kSecond, 62 * kSecond);
+  drain.drain(1000);
+  const Rows rows(drain);
+  CHECK_EQUAL(rows.of(PartKind::device_step), 2U);
+  CHECK_EQUAL(rows.of(PartKind::busy), 0U);
+}
+
 void a_device_without_steps_keeps_little() {
   const Ring ring;
   drain::Drain drain;
@@ -229,6 +246,7 @@ int main() {
   steps_in_which_kernels_were_not_recorded_are_not_idle();
   what_was_recorded_last_may_not_have_come();
   another_reader_leaves_out_what_it_knows_in_part();
+  kernels_that_never_come_are_not_waited_for();
   a_device_without_steps_keeps_little();
   return haiprof::test::result();
 }

@@ -389,5 +389,17 @@ def test_a_recorder_has_the_limit_of_the_option(shm: Path, tmp_path: Path) -> No
 def test_a_tenth_of_the_disk_is_the_limit_and_no_more_than_100_gib(tmp_path: Path) -> None:
     disk = os.statvfs(tmp_path)
     tenth = disk.f_blocks * disk.f_frsize // 10
-    assert limit_of(0, Folder.at(tmp_path)) == min(tenth, 100 << 30)
+    assert limit_of(0, Folder.at(tmp_path)) == min(max(tenth, min(1 << 30, 5 * tenth)), 100 << 30)
     assert limit_of(0.5, Folder.at(tmp_path)) == 1 << 29
+
+
+@pytest.mark.parametrize(
+    ("mib", "limit"),
+    [(2, 1), (1024, 512), (4096, 1024), (20480, 2048), (1 << 22, 102400), (0, 102400)],
+)
+def test_the_usual_limit_is_a_tenth_of_the_disk_but_not_little(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mib: int, limit: int
+) -> None:
+    disk = os.statvfs_result((4096, 4096, mib << 8, 0, 0, 0, 0, 0, 0, 255))
+    monkeypatch.setattr(os, "fstatvfs", lambda _: disk)
+    assert limit_of(0, Folder.at(tmp_path)) == limit << 20

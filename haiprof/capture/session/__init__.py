@@ -80,7 +80,7 @@ def start(
         on_finding: command, with its arguments, that is run for hangs and for what costs the job
             time, with JSON on its stdin; default none.
         storage_limit: how many GiB the records of a node in a run may take on disk before the
-            oldest are removed, kernels first; default 0, a tenth of the disk, at most 100.
+            oldest are removed, kernels first; default 0, a tenth of the disk, from 1 to 100.
         ring_mib: shared memory of this process, MiB; default 16.
         hooks: find steps and phases in torch, and record its allocator and the garbage
             collector; default true.
