@@ -96,9 +96,9 @@ class LogDir:
         visited: set[tuple[int, int]] = set()
         while waiting:
             path, folder, entries, depth = waiting.pop()
-            document = next((one for one in entries if one.name == schema.RUN_FILE), None)
-            if document is not None and document.is_file():
-                yield _seen(path, folder, entries)
+            if any(map(_is_document, entries)):
+                with contextlib.suppress(OSError):  # it is gone
+                    yield _seen(path, folder, entries)
                 continue
             empty += 1
             if empty > _MOST_FOLDERS:
@@ -106,25 +106,21 @@ class LogDir:
                     f"{self.folder}: has over {_MOST_FOLDERS} folders without a run: "
                     "give a log directory"
                 )
-            here = Folder.at(Path(folder)) if any(one.is_symlink() for one in entries) else None
-            for one in entries if depth < _DEEPEST else ():
-                if one.name.startswith(".") or is_import(one.name) or not one.is_dir():
-                    continue
-                if one.is_symlink():
-                    # Another user's could lead anywhere, one of ours in a circle.
-                    about = one.stat()
-                    if here is None or not here.is_trusted(one.name):
-                        continue
-                    if (about.st_dev, about.st_ino) in visited:
-                        continue
-                    visited.add((about.st_dev, about.st_ino))
+            for one in filter(_is_folder, entries if depth < _DEEPEST else ()):
                 below = f"{path}/{one.name}" if path else one.name
                 try:
+                    if one.is_symlink():
+                        # Another user's could lead anywhere, one of ours in a circle.
+                        which = one.stat().st_dev, one.stat().st_ino
+                        if which in visited or not Folder.at(Path(folder)).is_trusted(one.name):
+                            continue
+                        visited.add(which)
                     waiting.append((below, one.path, _entries(one.path), depth + 1))
                 except PermissionError:
-                    owner = user_name(one.stat().st_uid)
-                    yield Seen(below, "", None, None, owner, f"closed to others by {owner}")
-                except OSError:  # it is gone
+                    with contextlib.suppress(OSError):  # it is gone
+                        owner = user_name(one.stat().st_uid)
+                        yield Seen(below, "", None, None, owner, f"closed to others by {owner}")
+                except OSError:  # the same
                     continue
 
     def written(self, path: str) -> str:
@@ -212,6 +208,20 @@ def _remove_left(folder: Folder, name: str) -> None:
 def _entries(folder: str | Path) -> list[os.DirEntry[str]]:
     with os.scandir(folder) as entries:
         return sorted(entries, key=lambda one: one.name)
+
+
+def _is_document(one: os.DirEntry[str]) -> bool:
+    try:
+        return one.name == schema.RUN_FILE and one.is_file()
+    except OSError:  # a link that leads in a circle
+        return False
+
+
+def _is_folder(one: os.DirEntry[str]) -> bool:
+    try:
+        return not (one.name.startswith(".") or is_import(one.name)) and one.is_dir()
+    except OSError:  # the same
+        return False
 
 
 def _seen(path: str, folder: str, entries: list[os.DirEntry[str]]) -> Seen:

@@ -253,6 +253,9 @@ def test_runs_are_found_at_any_depth_but_imports_and_hidden_folders_are_none(
     small_run(tmp_path / "top" / "within")
     small_run(tmp_path / "traces" / schema.IMPORT_FOLDER)
     (tmp_path / "alice" / "circle").symlink_to(tmp_path)
+    (tmp_path / "alice" / "itself").symlink_to("itself")
+    (tmp_path / "pipe").mkdir()
+    os.mkfifo(tmp_path / "pipe" / schema.RUN_FILE)
     found = all_runs(tmp_path)["folder"].to_list()
     mine = [one for one in found if "circle" not in one]
     assert sorted(mine) == ["alice/one", "team/bob/2026/two", "top"]
