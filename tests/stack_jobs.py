@@ -20,13 +20,13 @@ ready = threading.Barrier(5)
 def asleep():
     ready.wait()
     (lambda:
-        time.sleep(60))()
+        time.sleep(3600))()
 
 def numbers():
     yield 1
     ready.wait()
     time.sleep(
-        60
+        3600
     )
     yield 2
 
@@ -38,11 +38,11 @@ def deep(left):
     if left:
         return deep(left - 1)
     ready.wait()
-    time.sleep(60)
+    time.sleep(3600)
 
 async def inner():
     ready.wait()
-    time.sleep(60)
+    time.sleep(3600)
 
 async def outer():
     await inner()
@@ -51,7 +51,7 @@ text = "\\n" * 5000 + "def late(call):\\n" + "    pass\\n" * 300 + "    call()"
 exec(compile(text, "<l\\u00e4te>", "exec"))
 
 def generated():
-    late(lambda: (ready.wait(), time.sleep(60)))
+    late(lambda: (ready.wait(), time.sleep(3600)))
 
 def down(left):
     return deep(300) if left == 0 else down(left - 1)
