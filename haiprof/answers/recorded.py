@@ -24,6 +24,7 @@ from haiprof.answers import (
     slowdown,
     sql,
 )
+from haiprof.answers import ledger as ledger_answers
 from haiprof.answers import nccl as nccl_answers
 from haiprof.answers import processes as process_rows
 from haiprof.answers import stacks as stack_answers
@@ -52,6 +53,7 @@ from haiprof.views.run import pipeline as pipeline_view
 from haiprof.views.run import recorded as recorded_views
 from haiprof.views.run import stacks as stack_views
 from haiprof.views.run import steps as step_views
+from haiprof.views.run.ledger import Ledger
 from haiprof.views.run.overview import Summary, add_gpus
 from haiprof.views.run.slowdown import causes as slowdown_view
 
@@ -435,7 +437,12 @@ class RecordedAnswers:
             late_ranks.leave_waiting_out(found.parts)
             return found
 
-        return self._ranks.once("slowdown", lambda: slowdown.slowdown(self._ranks, parts))
+        def charged() -> list[tuple[Process, Ledger]]:
+            found = ledger_answers.charged(self._ranks)
+            latest = {p.rank: (p, one.ledger) for p, one in found if p.role == ROLE_RANK}
+            return list(latest.values())
+
+        return self._ranks.once("slowdown", lambda: slowdown.slowdown(self._ranks, parts, charged))
 
     def overhead(self, rank: int | None = None) -> pl.DataFrame:
         """Return the newest measured overhead of each process that measured it.

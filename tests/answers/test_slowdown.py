@@ -57,6 +57,29 @@ def test_ranks_side_by_side(tmp_path: Path) -> None:
     assert run.imbalance()["rank"].to_list() == [2]
 
 
+def test_waiting_in_collectives_of_the_jobs_own(tmp_path: Path) -> None:
+    # All ranks are as long in the rest of a step: only the collectives tell who waits in it.
+    run = runs.write_run(tmp_path / "r")
+    delays = {0: 0.0, 1: 6.0, 2: 0.0}
+    for rank, delay in delays.items():
+        process = runs.write_process(run, rank, world_size=len(delays))
+        spans, waits = [], []
+        for step in range(STEPS):
+            at = 20.0 * step
+            spans.append(runs.span(at, 4 + delay, "phase", "forward", step))
+            spans.append(runs.span(at, 20, "step", "step", step))
+            for side in ("work", "wait"):
+                took = 15 - 4 - delay
+                more = {"side": side, "group_size": len(delays), "thread": 1, "step": step}
+                waits.append(runs.collective(at + 4 + delay, took, step + 1, **more))
+        runs.write_closed(process, schema.SPANS, spans)
+        runs.write_closed(process, schema.COLLECTIVES, waits)
+    found = Analyzer(run).slowdown()
+    assert found.why is None
+    first = found.causes.row(0, named=True)
+    assert (first["cause"], first["without"]) == ("rank 1", 14_000_000)
+
+
 def test_ranks_that_do_not_wait(tmp_path: Path) -> None:
     found = side_by_side(tmp_path, {0: 0.0, 1: 8.0}, waits=False).slowdown()
     assert found.why is not None

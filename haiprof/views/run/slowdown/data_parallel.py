@@ -22,6 +22,11 @@ from haiprof.views.run.slowdown.usual import repaired
 PHASE: Final = "phase"
 #: Ranks that wait for each other have steps of one length, but for this share of it.
 _TOGETHER: Final = 0.1
+#: A rank is seen to wait if it does for more than this share of its steps.
+_SEEN: Final = 0.001
+NO_WAITING: Final = (
+    "no rank was seen to wait for another, so that it is not known what each takes by itself"
+)
 NOT_TOGETHER: Final = "the ranks do not wait for each other: each takes its own time for a step"
 
 
@@ -44,6 +49,8 @@ def of_parts(
     lasted = measured.mean(1)
     if lasted.max() - lasted.min() > _TOGETHER * lasted.mean():
         return causes.nothing(NOT_TOGETHER)
+    if (measured - own.sum(2)).mean() < _SEEN * lasted.mean():
+        return causes.nothing(NO_WAITING)
     took = np.median(measured, 0)
     best = repaired(own)
     mine, fixed = own.sum(2), best.sum(2)

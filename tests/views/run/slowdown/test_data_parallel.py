@@ -60,6 +60,13 @@ def test_ranks_that_take_their_own_time_do_not_wait_for_each_other() -> None:
     assert not alone.causes.height
 
 
+def test_ranks_that_nobody_saw_waiting_are_not_replayed() -> None:
+    # All of the step is work of either: one of them waits somewhere in it.
+    seen = found([[[4, 6]] * 3, [[8, 2]] * 3], rest=0.0)
+    assert seen.why == data_parallel.NO_WAITING
+    assert not seen.causes.height
+
+
 def test_of_many_ranks_the_slow_one_is_found() -> None:
     own = [[[4.0, 2.0]] * 2 for _ in range(300)]
     own[123] = [[4.0, 9.0]] * 2
