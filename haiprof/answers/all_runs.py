@@ -243,7 +243,7 @@ def _frame(made: Sequence[tuple[Seen, Row]]) -> pl.DataFrame:
 
 
 def _with_places(frame: pl.DataFrame, seen: Sequence[Seen]) -> pl.DataFrame:
-    """Return the rows of these runs, with whose folder each is in, and the hours of its GPUs."""
+    """Return the rows of these runs, with the owner of each folder and the hours of its GPUs."""
     places = pl.DataFrame(
         {
             "path": [readable(one.path) for one in seen],

@@ -64,7 +64,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Note whose rows are made; quickly, from documents alone."""
+    """Note the runs that rows are made of; quickly, from documents alone."""
     names: list[str] = []
     monkeypatch.setattr(run_row, "_add_tables", lambda row, run: None)
 
