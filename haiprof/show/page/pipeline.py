@@ -18,6 +18,9 @@ from haiprof.views.run.pipeline import Pipeline
 #: Maximum number of lanes and jobs drawn: the first ones.
 _LANES: Final = 64
 _JOBS: Final = 8_000
+#: What costs a step less than this share of it is not said, nor more than so many causes.
+_WORTH: Final = 0.01
+_CAUSES: Final = 3
 _WHO: Final = ["node", "rank", "pid"]
 #: Columns that a job's name is made of.
 _NAMED: Final = ("name", "microbatch", "chunk")
@@ -29,7 +32,8 @@ def sections(found: Context) -> list[document.Section]:
     steps = pipeline_findings.described_steps(pipelined)
     if not steps.height:
         return []
-    lines = [cut(line, SENTENCE) for line in pipeline_findings.lines(pipelined)]
+    said = [*pipeline_findings.lines(pipelined), *_without(found)]
+    lines = [cut(line, SENTENCE) for line in said]
     made: list[document.Section] = [
         {"kind": "text", "id": "pipeline", "title": "Pipeline", "lines": lines}
     ]
@@ -40,6 +44,12 @@ def sections(found: Context) -> list[document.Section]:
     for position, grid in enumerate(_tables(pipelined, steps)):
         made.append(table(grid, f"pipeline-{position}"))
     return made
+
+
+def _without(found: Context) -> list[str]:
+    """Say how long a step would take without what slows it down most."""
+    causes = found.analyzer.slowdown().causes.filter(pl.col("share") >= _WORTH)
+    return [f"{line}." for line in causes["words"].head(_CAUSES)]
 
 
 def _lanes(found: Context, jobs: pl.DataFrame, step: dict[str, int]) -> document.Lanes:

@@ -48,7 +48,7 @@ def sections(folder: Path) -> list[Any]:
 
 def test_what_it_says_of_bubbles_and_stages(tmp_path: Path) -> None:
     text, _, *tables = sections(two_ranks(tmp_path))
-    bubble, stages = text["lines"]
+    bubble, stages, *without = text["lines"]
     # 60 and 120 of 151 ms were busy.
     assert "40 % is bubble." in bubble
     assert "1F1B: 2 stages, 2 microbatches" in bubble
@@ -57,8 +57,11 @@ def test_what_it_says_of_bubbles_and_stages(tmp_path: Path) -> None:
     assert "wait most for stage 1: 90 ms a step" in stages
     assert Analyzer(tmp_path).headline() == [
         "1 step in each of 2 traces, median 136 ms",
-        *text["lines"],
+        bubble,
+        stages,
     ]
+    assert without[0] == "Without the delays of rank 1 a step takes 90 ms instead of 150 ms."
+    assert len(without) == 3
     assert [table["title"] for table in tables] == [
         "Stages, the critical one first",
         "Ranks by their bubble",
