@@ -6,6 +6,7 @@ import os
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 from recording import recorders, wait_for, wait_recorded
 
@@ -40,8 +41,8 @@ def recorder_of(shm: Path) -> int:
 class KeptRecorder:
     """A recorder of the run ``bench`` that stays until :meth:`release`."""
 
-    def __init__(self, shm: Path, run_dir: Path) -> None:
-        """Start it."""
+    def __init__(self, shm: Path, run_dir: Path, **options: Any) -> None:
+        """Start it with these options."""
         from haiprof.common.places import make_private, ring_dir, ring_root
         from haiprof.common.process_life import start_time_of
         from haiprof.options import Options
@@ -55,7 +56,7 @@ class KeptRecorder:
         started = start_time_of(self._keeper.pid)
         assert started is not None
         write_note(self.rings, Command(self._keeper.pid, started))
-        self.pid = start_recorder(self.rings, run_dir, Options())
+        self.pid = start_recorder(self.rings, run_dir, Options(**options))
         self._shm = shm
         time.sleep(1.5)  # its imports are not what is measured
 

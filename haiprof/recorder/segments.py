@@ -238,7 +238,7 @@ class TableWriter:
             return
         if self._part is not None:
             self._make_room(segment)
-            self._part.closing(segment.bytes)
+            self._part.closing(segment.name, segment.bytes)
         segment.close()
         self._segment = None
         if self._part is not None:

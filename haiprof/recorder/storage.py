@@ -46,6 +46,8 @@ _GROWING: Final = 8
 _FEWEST_STREAMS: Final = 8
 _LEAST_SEGMENT: Final = 64 << 10
 MOST_SEGMENT: Final = 64 << 20
+#: The next segment of a table is compressed to no more than so many times the share of the last.
+_MARGIN: Final = 2.0
 #: What could not be removed is tried again after so long, s.
 _AGAIN_SECONDS: Final = 60.0
 #: Times of files go on in steps of up to this much, ns.
@@ -100,9 +102,9 @@ class Part:
         """Make room for a stream that is about to have this size."""
         self._storage.grow(self._name, name, size)
 
-    def closing(self, size: int) -> None:
-        """Make room for the file that a stream of this size is closed into."""
-        self._storage.make_room(size)
+    def closing(self, name: str, size: int) -> None:
+        """Make room for the file that a stream of this size is closed into, beside it."""
+        self._storage.closing(name, size)
 
     def closed(self, files: Folder, name: str, rows: int) -> None:
         """Take note that a stream has become a file, or stays as it is for ever."""
@@ -129,13 +131,16 @@ class Storage:
         #: By folder, then by name.
         self._segments: dict[str, dict[str, _Segment]] = {}
         self._growing: dict[tuple[str, str], int] = {}
+        #: What the last closed segment of a table was of its stream.
+        self._shares: dict[str, float] = {}
         self._bytes = 0
         self._again_at = 0.0
         #: What could not be done, and whether it was passed on.
         self._remarks: dict[str, bool] = {}
         with contextlib.suppress(OSError):
+            own = re.compile(re.escape(node) + r"(\.[0-9]+)?")
             for name in run.names():
-                if name == node or name.startswith((f"{node}#", f"{node}.")):
+                if name.startswith(f"{node}#") or own.fullmatch(name):
                     self._adopt(name)
 
     def _adopt(self, name: str) -> None:
@@ -209,10 +214,17 @@ class Storage:
         self.make_room(more)
         self._bytes += more
 
+    def closing(self, name: str, size: int) -> None:
+        """Make room for the file that a stream of this size is closed into, beside it."""
+        match = _NAME.fullmatch(name)
+        share = self._shares.get(match[1], 1.0) if match else 1.0
+        self.make_room(int(size * min(1.0, _MARGIN * share)))
+
     def closed(self, files: Folder, name: str, rows: int, now: int) -> None:
         """Count the file that a stream has become; where it could not be closed, the stream."""
         folder = files.path.name
-        self._bytes -= self._growing.pop((folder, name), 0)
+        before = self._growing.pop((folder, name), 0)
+        self._bytes -= before
         match = _NAME.fullmatch(name)
         closed = name.removesuffix(schema.LIVE_SUFFIX) + schema.CLOSED_SUFFIX
         there = next((each for each in (closed, name) if files.has(each)), None)
@@ -224,6 +236,7 @@ class Storage:
                 folder, there, match[1], int(match[2]), size, now, rows
             )
             self._bytes += size
+            self._shares[match[1]] = size / max(before, 1)
             self._again_at = 0.0
 
     # -- what is too much ------------------------------------------------------------------------

@@ -174,20 +174,21 @@ def test_a_new_recorder_counts_what_earlier_ones_left(run: Path) -> None:
     before.close()
     runs.write_process(run)  # it has ended
     runs.write_process(run, 1, host="elsewhere", state="live", start_time=1)
-    for folder in ("n0#1", "n1#0"):
+    runs.write_process(run, 0, node="n1")
+    runs.write_node(run, "n0.cluster")
+    others = ("n0#1", "n1#0", "n0.cluster")
+    for folder in others:
         other = Writing(run, node="n1")
         other.write(folder, "kernels", 2)
         other.close()
-    foreign = names(run / "n0#1"), names(run / "n1#0")
+    foreign = [names(run / name) for name in others]
     after = Writing(run)
-    assert after.storage.bytes == size_of(run / "n0#0" / "..") - sum(
-        file.stat().st_size for name in ("n0#1", "n1#0") for file in (run / name).glob("*.arrow")
-    )
+    assert after.storage.bytes == size_of_folder(run / "n0#0")
     after.now = time.time_ns()  # as the times of files are
     after.write("n0#0.7", "kernels", 25)
     after.close()
-    # A recorder of this node may be writing the one, and the other is another node's.
-    assert (names(run / "n0#1"), names(run / "n1#0")) == foreign
+    # A recorder of this node may be writing the first, and the others are other nodes'.
+    assert [names(run / name) for name in others] == foreign
     assert thinned(run / "n0#0")["kernels"]["rows"] == 7 * ROWS
     assert names(run / "n0#0") == ["kernels-7.arrow"]
 
@@ -344,7 +345,7 @@ def test_a_ring_is_recorded_within_the_limit(shm: Path, run: Path) -> None:
     ring = shm / "1.ring"
     _core.open_ring(str(ring), node="n0", run="r", run_dir=str(run))
     try:
-        process = RecordedProcess(ring, run, storage=Storage(Folder.at(run), "n0", LIMIT))
+        process = RecordedProcess(ring, run, storage=Storage(Folder.at(run), "n0", LIMIT // 2))
         for turn in range(20):
             _core.event("mark", f"turn {turn}")
             for _ in range(10_000):
@@ -352,7 +353,7 @@ def test_a_ring_is_recorded_within_the_limit(shm: Path, run: Path) -> None:
                     pass
             process.drain()
             process._write()
-            assert size_of(run) <= LIMIT
+            assert size_of(run) <= LIMIT // 2
     finally:
         _core.close_ring()
     process.drain()
@@ -383,7 +384,9 @@ def test_a_recorder_has_the_limit_of_the_option(shm: Path, tmp_path: Path) -> No
     assert note_of(folder)["limit_bytes"] == int(0.01 * (1 << 30))
     assert size_of(tmp_path / "run") <= 0.01 * (1 << 30)
     kept = read_table(folder, "spans").num_rows
-    assert kept + thinned(folder)["spans"]["rows"] == 30 * 800
+    # On a busy machine a flush may take longer than it is waited for.
+    lost = process_file(folder)["lost"]["records"]
+    assert kept + thinned(folder)["spans"]["rows"] + lost == 30 * 800
 
 
 def test_a_tenth_of_the_disk_is_the_limit_and_no_more_than_100_gib(tmp_path: Path) -> None:
