@@ -200,6 +200,8 @@ for step in range(6):
     optimizer.zero_grad()
     model(torch.ones(8, 64)).sum().backward()
     stage(rank - 1, rank + 1)
+    for _ in range(20):  # meanwhile the first stage has other microbatches
+        torch.ones(300, 300) @ torch.ones(300, 300)
     stage(rank + 1, rank - 1)
     # From rank r to rank s go 1 + r tokens.
     sent, got = [rank + 1] * 4, [1, 2, 3, 4]
