@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+import polars as pl
 import pytest
 from commands import HAIPROF
 from figures import Figure, Measured, Unit, at_most, median_in_range
@@ -95,7 +96,10 @@ def test_a_row_made_anew(report: Report, tmp_path: Path) -> None:
     for number in range(ANEW):
         make_gpu_run(logs / f"train-{number}", ranks=RANKS, steps=STEPS)
     all_runs(logs / "train-0")  # imports
-    wall, cpu = timed(lambda: all_runs(logs))
+    found: list[pl.DataFrame] = []
+    wall, cpu = timed(lambda: found.append(all_runs(logs)))
+    (rows,) = found
+    assert (rows.height, rows["problem"].null_count()) == (ANEW, ANEW)
     what = f"making the row of a run anew, {RANKS} ranks of {STEPS} steps"
     report(
         Figure(what, Unit.SECONDS, Measured(wall / ANEW)),

@@ -111,7 +111,7 @@ def test_random_spans_of_several_threads(tmp_path: Path, seed: int) -> None:
         name: pl.concat(part[name] for part in found if name in part)
         for name in ("spans", "step_parts")
     }
-    # Their numbers are null: by their time they are told apart.
+    # They have no numbers, so a span belongs to the step in whose time it begins.
     starts = whole["spans"].filter(pl.col("category") == "step")["start"].sort()
     assert starts.len() == 20
     steps, phases = of_spans(whole["spans"])
