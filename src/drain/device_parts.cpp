@@ -32,12 +32,6 @@ constexpr std::size_t kMostRecordings = 1 << 12;
 // kernels ran in it.
 constexpr double kSureWithin = 0.25;
 
-std::string_view text_in(const std::vector<std::string>& strings, std::uint32_t id,
-                         const std::string& text) noexcept {
-  if (id == ring::kInline) return text;
-  return id < strings.size() ? std::string_view(strings[id]) : "(lost)";
-}
-
 // How much of [low, high) the intervals cover that `chosen` has, of those sorted by their start,
 // and how many of them do.
 template <typename Activities, typename Chosen>

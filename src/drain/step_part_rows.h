@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <iterator>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "drain/column.h"
 #include "ring/layout.h"
@@ -36,6 +38,13 @@ inline constexpr const char* kPartKindNames[] = {
     "wait",         "checkpoint", "compile",        "late",    "gap",    "device_step",
     "device_phase", "busy",       "communication",  "exposed", "copying"};
 static_assert(std::size(kPartKindNames) == static_cast<std::size_t>(PartKind::copying) + 1);
+
+// Of an id in the string table, or kInline, the text itself.
+inline std::string_view text_in(const std::vector<std::string>& strings, std::uint32_t id,
+                                const std::string& text) noexcept {
+  if (id == ring::kInline) return text;
+  return id < strings.size() ? std::string_view(strings[id]) : "(lost)";
+}
 
 // The rows of a step of the host follow its own, those of a device its `device_step`.
 struct StepPartRows {

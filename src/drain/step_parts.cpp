@@ -61,12 +61,6 @@ std::uint8_t group_of(PartKind kind) noexcept {
   }
 }
 
-std::string_view text_in(const std::vector<std::string>& strings, std::uint32_t id,
-                         const std::string& text) noexcept {
-  if (id == ring::kInline) return text;
-  return id < strings.size() ? std::string_view(strings[id]) : "(lost)";
-}
-
 }  // namespace
 
 void StepParts::resume(const std::map<std::uint32_t, std::uint64_t>& settled) {
