@@ -100,7 +100,7 @@ def test_a_replay_ends_the_recording_of_kernels_and_says_so(
 ) -> None:
     job = run_job(
         KERNELS + """
-    haiprof.start(sys.argv[1], run="run", kernels_period=1)
+    haiprof.start(sys.argv[1], run="run", kernels_period=1, budget=0)
     use_cuda()
     before = open_window()
     launch(b"eager", 10)
@@ -132,7 +132,7 @@ def test_cupti_stays_out_of_a_job_that_replays_a_graph_in_its_first_steps(
 ) -> None:
     job = run_job(
         KERNELS + """
-    haiprof.start(sys.argv[1], run="run", kernels_period=1)
+    haiprof.start(sys.argv[1], run="run", kernels_period=1, budget=0)
     use_cuda()
     train(15)
     CUDAGraph(MS).replay()
@@ -161,7 +161,7 @@ def test_kernels_of_graphs_are_recorded_when_asked_for(
     shm: Path, tmp_path: Path, native_build: Path, options: str
 ) -> None:
     program = f"""
-    haiprof.start(sys.argv[1], run="run", kernels_period=1, {options})
+    haiprof.start(sys.argv[1], run="run", kernels_period=1, budget=0, {options})
     use_cuda()
     graph = CUDAGraph(MS)
     def step():
@@ -229,7 +229,7 @@ def test_a_job_without_graphs_is_recorded_as_ever(
 ) -> None:
     job = run_job(
         KERNELS + """
-    haiprof.start(sys.argv[1], run="run", kernels_period=1)
+    haiprof.start(sys.argv[1], run="run", kernels_period=1, budget=0)
     use_cuda()
     began = train_until(recording)  # a window ends with a step
     ended = train_until(lambda: not recording())

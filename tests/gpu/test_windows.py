@@ -132,7 +132,9 @@ def test_all_kernels_are_recorded_when_asked_for(
 ) -> None:
     program = """
     use_gpu()
-    haiprof.start(sys.argv[1], run="run", hooks=False, kernels="all", kernels_period=1)
+    haiprof.start(
+        sys.argv[1], run="run", hooks=False, kernels="all", kernels_period=1, budget=0.05
+    )
     train(3)
     """
     assert run(LOOP + program, tmp_path, native_build) == ""
