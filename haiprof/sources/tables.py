@@ -7,6 +7,7 @@ gives every whole batch before the cut. A closed file without its footer is read
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -219,7 +220,7 @@ def _size(folder: Path, table: schema.Table) -> int:
 
 
 def _with_values(frame: pl.DataFrame, keep: Mapping[str, Collection[str]] | None) -> pl.DataFrame:
-    for name, values in (keep or {}).items():
+    for name, values in (keep or {}).items() if frame.height else ():
         frame = frame.filter(pl.col(name).is_in(list(values)))
     return frame
 
@@ -235,6 +236,8 @@ def _read_table(
     filtered = [c for c in table.columns if keep and c.name in keep and c not in wanted]
     read = Read(empty(wanted))
     found = segments(folder, table.name, read.problems)
+    if not found:
+        return read
     if since is not None:
         found = _from_time(found, since - _LATE_NS)
     if not keep and (whole := _read_whole(found, table, wanted)) is not None:
@@ -500,6 +503,12 @@ def polars_type(column: schema.Column) -> pl.DataType:
 
 def empty(columns: Sequence[schema.Column]) -> pl.DataFrame:
     """Return a frame without rows that has the given columns."""
+    return _empty(tuple(columns)).clone()
+
+
+# Most tables of most processes have no rows, and to make a frame takes longer than to copy one.
+@functools.cache
+def _empty(columns: tuple[schema.Column, ...]) -> pl.DataFrame:
     return pl.DataFrame(schema={c.name: polars_type(c) for c in columns})
 
 
