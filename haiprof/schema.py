@@ -47,7 +47,7 @@ PROCESS_FORMAT: Final = "haiprof-process"
 #: another recorder had begun.
 #: ``loaded`` in it, of a node whose recorder has closed its files: whether a Python of the job had
 #: ``haiprof`` and had imported ``torch``.
-#: ``<table>-<n>.arrows`` while live (IPC stream), closed into ``<table>-<n>.arrow`` (zstd file).
+#: ``<table>-<n>.arrows`` while live (IPC stream), closed into ``<table>-<n>.arrow`` (IPC file).
 LIVE_SUFFIX: Final = ".arrows"
 CLOSED_SUFFIX: Final = ".arrow"
 #: Instead of ``.arrows``: a stream of which not all could be closed into a file.

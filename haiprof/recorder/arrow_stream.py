@@ -1,9 +1,9 @@
-"""Encodes rows as an Arrow IPC stream, without pyarrow.
+"""Encodes rows as an Arrow IPC stream, and what makes a file of it, without pyarrow.
 
 A recorder writes a few rows every other second for as long as a job runs. To call a large library
 for that costs several times what the rows do, since little of it is still in a cache by then, and
 half of the recorder's memory. The format: https://arrow.apache.org/docs/format/Columnar.html
-(IPC), its messages: Message.fbs and Schema.fbs of Arrow 1.0 and later, metadata version 5.
+(IPC), its messages: Message.fbs, Schema.fbs and File.fbs of Arrow 1.0 and later, version 5.
 """
 
 from __future__ import annotations
@@ -19,11 +19,17 @@ from haiprof import schema
 #: Before the length of a message's head; with no length behind it, the end of a stream.
 _MARK: Final = b"\xff\xff\xff\xff"
 END: Final = _MARK + bytes(4)
+#: A file begins and ends with it.
+_MAGIC: Final = b"ARROW1"
+FILE_BEGIN: Final = _MAGIC + bytes(2)
 _VERSION_5: Final = 4
 #: Numbers of Message.fbs and Schema.fbs.
 _SCHEMA, _DICTIONARY, _BATCH = 1, 2, 3
 _INT, _FLOAT, _UTF8 = 2, 3, 5
 _DOUBLE: Final = 2
+#: Bytes of a stream that becomes a file as it is. To compress less is not worth its cost, most of
+#: which is to load pyarrow: a tenth of a second of CPU at the end of each short job.
+_SMALL: Final = 1 << 15
 #: Bytes that buffers begin at a multiple of.
 _ALIGNED: Final = 8
 _ZEROS: Final = bytes(_ALIGNED)
@@ -133,13 +139,36 @@ class StreamWriter:
         self._table = table
         #: Per column the texts that the stream has, and how many of them.
         self._written: dict[int, tuple[Texts, int]] = {}
+        self._bytes = 0
+        #: Where dictionaries and batches are; None: it cannot become a file as it is.
+        self._blocks: dict[int, list[bytes]] | None = {_DICTIONARY: [], _BATCH: []}
 
     def begin(self) -> bytes:
         """Return the schema, with which a stream begins."""
+        head = _message(_SCHEMA, self._schema({}), 0)
+        self._bytes += len(head)
+        return head
+
+    def file_end(self, about: Mapping[str, str]) -> bytes | None:
+        """Return what makes a file of :data:`FILE_BEGIN`, all of the stream and :data:`END`.
+
+        Args:
+            about: metadata of the file.
+
+        Returns:
+            That; None: it is too large not to be compressed, or a dictionary began anew, which a
+                file cannot have.
+        """
+        if self._blocks is None:
+            return None
+        version = struct.pack("<h", _VERSION_5)
+        blocks = (_Blocks(self._blocks[kind]) for kind in (_DICTIONARY, _BATCH))
+        footer = _Builder().finished(_Table(version, self._schema(about), *blocks))
+        return footer + struct.pack("<i", len(footer)) + _MAGIC
+
+    def _schema(self, about: Mapping[str, str]) -> _Table:
         fields = [_field(i, column) for i, column in enumerate(self._table.columns)]
-        about = schema.metadata(self._table)
-        schema_table = _Table(None, _Vector(fields), _texts(about))
-        return _message(_SCHEMA, schema_table, 0)
+        return _Table(None, _Vector(fields), _texts({**schema.metadata(self._table), **about}))
 
     def batch(self, batch: Batch, about: Mapping[str, str]) -> bytes:
         """Return a batch and what its dictionaries have gained, with its metadata ``about``."""
@@ -150,8 +179,21 @@ class StreamWriter:
         body = _Body()
         for column, values in zip(self._table.columns, batch.columns, strict=True):
             body.add(column, values, batch.rows)
-        head = _message(_BATCH, body.table(batch.rows), body.bytes, about)
-        return b"".join((*pieces, head, *body.buffers))
+        pieces += self._placed(_BATCH, body.table(batch.rows), body, about)
+        return b"".join(pieces)
+
+    def _placed(
+        self, kind: int, head: _Table, body: _Body, about: Mapping[str, str] | None = None
+    ) -> Iterable[bytes]:
+        """Return a message, having noted where it is."""
+        data = _message(kind, head, body.bytes, about)
+        begin = len(FILE_BEGIN) + self._bytes
+        self._bytes += len(data) + body.bytes
+        if self._bytes > _SMALL:
+            self._blocks = None
+        if self._blocks is not None:
+            self._blocks[kind].append(struct.pack("<qi4xq", begin, len(data), body.bytes))
+        return data, *body.buffers
 
     def _dictionary(self, place: int, texts: Texts) -> Iterable[bytes]:
         known, count = self._written.get(place, (None, 0))
@@ -159,6 +201,8 @@ class StreamWriter:
         if is_delta and count == len(texts):
             return
         self._written[place] = texts, len(texts)
+        if known is not None and not is_delta:
+            self._blocks = None
         new = [text.encode("utf-8", "replace") for text in texts.all[count if is_delta else 0 :]]
         ends = array("i", [0])
         for text in new:
@@ -169,8 +213,7 @@ class StreamWriter:
         body.put(b"".join(new))
         body.nodes.extend((len(new), 0))
         dictionary = _Table(_int64(place), body.table(len(new)), _bool(is_delta))
-        yield _message(_DICTIONARY, dictionary, body.bytes)
-        yield from body.buffers
+        yield from self._placed(_DICTIONARY, dictionary, body)
 
 
 class _Body:
@@ -282,6 +325,19 @@ class _Structs(_Part):
         builder.align(_ALIGNED, 4)
         start = len(builder.data)
         builder.data += struct.pack("<I", len(self._pairs) // 2) + self._pairs.tobytes()
+        return start
+
+
+class _Blocks(_Part):
+    """A vector of structs of File.fbs: where messages are."""
+
+    def __init__(self, blocks: Sequence[bytes]) -> None:
+        self._blocks = blocks
+
+    def put(self, builder: _Builder) -> int:
+        builder.align(_ALIGNED, 4)
+        start = len(builder.data)
+        builder.data += struct.pack("<I", len(self._blocks)) + b"".join(self._blocks)
         return start
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from haiprof import schema
 from haiprof.common.owned_files import Folder
-from haiprof.recorder.arrow_stream import END, Batch, StreamWriter
+from haiprof.recorder.arrow_stream import END, FILE_BEGIN, Batch, StreamWriter
 from haiprof.recorder.reach import Reach
 from haiprof.recorder.storage import MOST_SEGMENT, Part
 
@@ -37,6 +37,7 @@ class Segment:
         self._written = 0
         #: How many rows were appended.
         self.rows = 0
+        self._reach = Reach()
         self._synced = False
         self._stream = StreamWriter(table)
         self._waiting = bytearray(self._stream.begin())
@@ -44,7 +45,7 @@ class Segment:
         self.ended = False
 
     @property
-    def bytes(self) -> int:
+    def size(self) -> int:
         """Bytes on disk and waiting."""
         return self._written + len(self._waiting)
 
@@ -56,7 +57,10 @@ class Segment:
     def append(self, batch: Batch, reach: Reach | None = None) -> None:
         """Encode ``batch``; :meth:`push` writes it to disk."""
         self.rows += batch.rows
-        metadata = {schema.KEY_ROWS: str(self.rows), **(reach.to_metadata() if reach else {})}
+        metadata = {schema.KEY_ROWS: str(self.rows)}
+        if reach is not None:
+            self._reach.merge(reach)
+            metadata |= reach.to_metadata()
         self._waiting += self._stream.batch(batch, metadata)
 
     def push(self) -> None:
@@ -96,9 +100,16 @@ class Segment:
             self._waiting += END
             self.ended = True
         self.push()
-        os.close(self._fd)
         path = self._folder.path / self.name
+        file_end = self._stream.file_end(
+            {schema.KEY_ROWS: str(self.rows), **self._reach.to_metadata()}
+        )
         try:
+            stream = b"" if file_end is None else os.pread(self._fd, self._written + 1, 0)
+            # Another length: somebody else has written, too, and the places are not those.
+            if file_end is not None and self.rows and len(stream) == self._written:
+                self._close_as_it_is(stream, file_end)
+                return
             from haiprof.recorder.closing import close_stream
 
             close_stream(self._folder, self.name, durably=self._synced)
@@ -106,6 +117,20 @@ class Segment:
             log.warning("%s stays a stream: %s", path, error.strerror)
         except ImportError as error:  # what this runs from has been replaced since it was started
             log.warning("%s stays a stream: %s", path, error)
+        finally:
+            os.close(self._fd)
+
+    def _close_as_it_is(self, stream: bytes, file_end: bytes) -> None:
+        """Make a file of the stream without pyarrow."""
+        closed = self.name.removesuffix(schema.LIVE_SUFFIX) + schema.CLOSED_SUFFIX
+        with self._folder.replacing(closed) as file:
+            file.write(FILE_BEGIN + stream + file_end)
+            if self._synced:
+                file.flush()
+                os.fsync(file.fileno())
+        if self._synced:
+            os.fsync(self._folder.fd)
+        self._folder.remove(self.name)
 
 
 def live_streams(folder: Folder) -> list[str]:
@@ -214,12 +239,12 @@ class TableWriter:
         self._make_room(self._segment)
         self._segment.push()
         most = MOST_SEGMENT if self._part is None else self._part.segment_bytes
-        if self._segment.bytes >= most:
+        if self._segment.size >= most:
             self.close()
 
     def _make_room(self, segment: Segment) -> None:
         if self._part is not None and segment.waiting:
-            self._part.grow(segment.name, segment.bytes)
+            self._part.grow(segment.name, segment.size)
 
     def sync(self) -> None:
         """Write what waits and bring it to stable storage."""
@@ -238,7 +263,7 @@ class TableWriter:
             return
         if self._part is not None:
             self._make_room(segment)
-            self._part.closing(segment.name, segment.bytes)
+            self._part.closing(segment.name, segment.size)
         segment.close()
         self._segment = None
         if self._part is not None:

@@ -39,6 +39,8 @@ FILES = {"summary.json", "gpu.json", "gpu.md", "log.txt", "buffers.tar.gz"}
 BRIEF = (b"haiprof.recorder", b"train_digits")
 #: What a run takes at most without a GPU, s, on two cores with nothing else to do.
 WITHOUT_GPU = 180.0
+#: On a machine with much else to do.
+MOST = 5 * WITHOUT_GPU
 
 
 def _path(*before: Path) -> str:
@@ -419,7 +421,7 @@ def start(native_build: Path, temporary: Path, wheel: Path, shm: Path) -> Start:
     environment = {
         **os.environ, "LD_LIBRARY_PATH": ":".join(map(str, places)), "PYTHON": sys.executable,
         "HAIPROF_WHEEL": str(wheel), "TMPDIR": str(temporary),
-        "SECONDS_IN_ALL": str(2 * WITHOUT_GPU),
+        "SECONDS_IN_ALL": str(MOST),
     }  # fmt: skip
 
     def run(results: Path) -> subprocess.Popen[str]:
@@ -436,7 +438,7 @@ def test_all_of_it_runs_without_a_gpu(start: Start, tmp_path: Path) -> None:
     results = tmp_path / "results"
     begin = time.monotonic()
     run = start(results)
-    out, _ = run.communicate(timeout=2 * WITHOUT_GPU)
+    out, _ = run.communicate(timeout=MOST)
     print(f"it took {time.monotonic() - begin:.0f} s")
     assert run.returncode == 0, out
     assert {path.name for path in results.iterdir()} == FILES

@@ -10,7 +10,15 @@ import pytest
 from recording import rows_of
 
 from haiprof import schema
-from haiprof.recorder.arrow_stream import END, Batch, StreamWriter, Texts, Values, packed
+from haiprof.recorder.arrow_stream import (
+    END,
+    FILE_BEGIN,
+    Batch,
+    StreamWriter,
+    Texts,
+    Values,
+    packed,
+)
 
 SEEDS = range(8)
 
@@ -66,6 +74,52 @@ def test_pyarrow_reads_what_was_encoded(name: str, seed: int) -> None:
         assert dict(metadata) == {b"number": b"%d" % number, "é".encode(): "ü".encode()}
     with pytest.raises(StopIteration):
         reader.read_next_batch()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("name", schema.TABLES)
+def test_a_stream_becomes_a_file_that_pyarrow_reads(name: str, seed: int) -> None:
+    rng, table = random.Random(f"{name} {seed}"), schema.TABLES[name]
+    texts = {column.name: Texts() for column in table.columns}
+    writer = StreamWriter(table)
+    stream, wanted = writer.begin(), []
+    for _ in range(rng.randrange(5)):
+        rows = rng.choice([1, 8, 50])
+        encoded, values = zip(
+            *(column_of(column, rows, texts[column.name], rng) for column in table.columns),
+            strict=True,
+        )
+        stream += writer.batch(Batch(table, rows, encoded), {"of": "a batch"})
+        wanted += [
+            {column.name: value for column, value in zip(table.columns, row, strict=True)}
+            for row in zip(*values, strict=True)
+        ]
+    file_end = writer.file_end({"rows": "ü"})
+    assert file_end is not None
+    file = pa.ipc.open_file(FILE_BEGIN + stream + END + file_end)
+    about = {**schema.arrow_schema(table).metadata, b"rows": "ü".encode()}
+    assert file.schema.equals(schema.arrow_schema(table).with_metadata(about), check_metadata=True)
+    read = file.read_all()
+    read.validate(full=True)
+    assert read.to_pylist() == wanted
+
+
+def test_texts_that_begin_anew_make_no_file() -> None:
+    first, writer = events(Texts(), "a"), StreamWriter(schema.EVENTS)
+    for _ in range(2):
+        writer.batch(first, {})
+        assert writer.file_end({}) is not None
+    writer.batch(events(Texts(), "a"), {})
+    assert writer.file_end({}) is None
+
+
+def test_a_large_stream_makes_no_file() -> None:
+    batch, writer = events(Texts(), *["a"] * 100), StreamWriter(schema.EVENTS)
+    written = len(writer.begin())
+    while written < 1 << 15:
+        assert writer.file_end({}) is not None
+        written += len(writer.batch(batch, {}))
+    assert writer.file_end({}) is None
 
 
 def events(texts: Texts, *words: str) -> Batch:

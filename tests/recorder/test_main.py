@@ -62,7 +62,7 @@ def test_it_may_have_more_descriptors_than_its_job(shm: Path, tmp_path: Path) ->
     assert job.communicate("\n", timeout=60)[1] == ""
 
 
-def test_pyarrow_is_only_loaded_to_close_files(shm: Path, tmp_path: Path) -> None:
+def test_pyarrow_is_not_loaded_while_it_records(shm: Path, tmp_path: Path) -> None:
     program = """
         import sys, haiprof
         haiprof.start(sys.argv[1], run="run", hang_after=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -60,18 +61,76 @@ def test_a_whole_stream_becomes_a_file_that_counts_its_rows(tmp_path: Path) -> N
     assert [file.name for file in tmp_path.iterdir()] == ["spans-0.arrow"]
 
 
+@pytest.mark.parametrize("count", [1, 12, 4_000])
+def test_a_file_has_the_same_whoever_closes_it(tmp_path: Path, count: int) -> None:
+    rows = [runs.span(n, 1, "phase", f"p{n % 4}", n) for n in range(count)]
+    found = []
+    for name in ("own", "other"):
+        folder = tmp_path / name
+        folder.mkdir()
+        writer = TableWriter(folder, schema.SPANS)
+        writer.prepare()
+        for n, batch in enumerate(runs.recorded_batches(schema.SPANS, rows, 400)):
+            writer.append(batch, Reach({0: n, 1: 7}, {"overwritten": n}))
+        writer.push()
+        if name == "own":
+            writer.close()
+        else:
+            close_stream(Folder.at(folder), NAME)
+        assert [file.name for file in folder.iterdir()] == ["spans-0.arrow"]
+        file = pa.ipc.open_file(str(folder / "spans-0.arrow"))
+        read = file.read_all()
+        read.validate(full=True)
+        found.append((file.schema.metadata, read.to_pylist()))
+    assert found[0] == found[1]
+    assert len(found[0][1]) == count
+
+
+def test_a_short_job_needs_no_pyarrow(tmp_path: Path) -> None:
+    program = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from haiprof import schema\n"
+        "from haiprof.recorder.segments import TableWriter\n"
+        "from haiprof.recorder.tables import RowTable\n"
+        "rows, writer = RowTable(schema.EVENTS), TableWriter(Path(sys.argv[1]), schema.EVENTS)\n"
+        "rows.add(5, 'mark', 'done', None, None)\n"
+        "writer.prepare()\n"
+        "writer.append(rows.take())\n"
+        "writer.close()\n"
+        "print('pyarrow' in sys.modules)"
+    )
+    command = [sys.executable, "-P", "-c", program, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+    [event] = pa.ipc.open_file(str(tmp_path / "events-0.arrow")).read_all().to_pylist()
+    assert (event["time"], event["kind"], event["text"]) == (5, "mark", "done")
+
+
+def test_a_stream_that_others_have_written_to_is_closed_by_what_is_in_it(tmp_path: Path) -> None:
+    writer = TableWriter(tmp_path, schema.SPANS)
+    writer.prepare()
+    for batch in runs.recorded_batches(schema.SPANS, ROWS, 4):
+        writer.append(batch)
+    writer.push()
+    with (tmp_path / NAME).open("r+b") as file:
+        file.truncate(file.seek(0, os.SEEK_END) + 4096)
+    writer.close()
+    assert starts(tmp_path) == list(range(12))
+
+
 def test_a_stream_stays_where_what_closes_it_cannot_be_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     writer = TableWriter(tmp_path, schema.SPANS)
-    for batch in runs.recorded_batches(schema.SPANS, ROWS, 4):
+    for batch in runs.recorded_batches(schema.SPANS, ROWS * 400, 4_800):
         writer.prepare()
         writer.append(batch)
     with monkeypatch.context() as patched:
         patched.setitem(sys.modules, "haiprof.recorder.closing", None)
         writer.close()
     assert f"{tmp_path / NAME} stays a stream" in caplog.text
-    assert pa.ipc.open_stream((tmp_path / NAME).read_bytes()).read_all().num_rows == 12
+    assert pa.ipc.open_stream((tmp_path / NAME).read_bytes()).read_all().num_rows == 4_800
 
 
 def test_of_a_cut_stream_the_lost_bytes_are_reported(tmp_path: Path) -> None:
