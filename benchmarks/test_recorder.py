@@ -9,6 +9,7 @@ its usual collectors, asked by somebody else, where there is one. They know noth
 from __future__ import annotations
 
 import http.client
+import mmap
 import os
 import shutil
 import socket
@@ -23,7 +24,7 @@ from typing import Any, NamedTuple
 
 import psutil_sampler
 import pytest
-from figures import Figure, Measured, Reference, Unit, at_most
+from figures import Figure, Measured, Reference, Unit, at_most, median_in_range
 from processes import recorder_of, rss_mib
 from reporting import Report
 
@@ -128,6 +129,38 @@ def node_exporter(hz: int) -> Iterator[int]:
     process.wait()
     assert len(answers) > SECONDS * hz / 2
     assert min(answers) > 1000
+
+
+#: As much memory as a few recorders have.
+PAGES = 8192
+
+
+def page_s(idle_s: float) -> float:
+    """CPU time that it takes to read from a page of memory which nothing has used for so long, s.
+
+    Some virtual machines take the pages of an idle guest away, and charge it for what it takes to
+    have them back: there, who wakes up rarely pays for that most of all.
+    """
+    with (
+        mmap.mmap(-1, PAGES * mmap.PAGESIZE) as memory,
+        memoryview(memory) as whole,
+        whole[:: mmap.PAGESIZE] as pages,
+    ):
+        for _ in range(2):
+            pages[:] = bytes(PAGES)
+        time.sleep(idle_s)
+        begun = time.thread_time()
+        bytes(pages)
+        return (time.thread_time() - begun) / PAGES
+
+
+def test_what_an_idle_page_costs(benchmark: Any, report: Report) -> None:
+    rounds = 5
+    used = min(page_s(0.0) for _ in range(rounds))
+    idle = benchmark.pedantic(lambda: [page_s(1.0) for _ in range(rounds)], rounds=1, iterations=1)
+    floor = Reference("one that was used just before", Measured(used))
+    what = "a page of memory that nothing has used for 1 s, on this machine"
+    report(Figure(what, Unit.SECONDS, median_in_range(idle), floor))
 
 
 RATES = pytest.mark.parametrize(
