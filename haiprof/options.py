@@ -40,6 +40,7 @@ class Options(NamedTuple):
     hang_after: float = 60.0
     on_finding: str = ""
     storage_limit: float = 0.0
+    metrics: str = ""
     ring_mib: int = 16
     hooks: bool = True
     kernels: str = "windows"
@@ -252,6 +253,18 @@ def _check_command(value: Any) -> str | None:
     return None
 
 
+def _check_metrics(value: Any) -> str | None:
+    if not isinstance(value, str):
+        return "must be a str"
+    from haiprof.common.metrics_targets import targets_of
+
+    try:
+        targets_of(value)
+    except ValueError as error:
+        return f"must be {error}"
+    return None
+
+
 def _check_text(value: Any) -> str | None:
     return None if isinstance(value, str) and "\0" not in value else "must be a str"
 
@@ -309,6 +322,12 @@ OPTIONS: Final[dict[str, Option]] = {
             "GiB of the records of a node in a run (0: a tenth of the disk, from 1 to 100)",
             float,
             _check_storage,
+        ),
+        Option(
+            "metrics",
+            "export figures to HOST:PORT, FILE.prom or otlp, several with commas (empty: nowhere)",
+            str,
+            _check_metrics,
         ),
         Option(
             "ring_mib", "shared memory of one process", int, _between(2, 1024, "MiB", whole=True)

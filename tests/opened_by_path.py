@@ -21,6 +21,7 @@ CONCERNED = (
     "common/protocol.py",
     "control/*.py",
     "recorder/*.py",
+    "recorder/metrics/*.py",
     "sources/follow.py",
     "sources/own.py",
     "sources/log_dirs.py",

@@ -38,6 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--hang-after", type=float, required=True)
     parser.add_argument("--on-finding", default="", help="command to run for findings")
     parser.add_argument("--storage-limit", type=float, default=0.0, metavar="GIB")
+    parser.add_argument("--metrics", default="", help="where to export figures to")
     parser.add_argument("--procfs", default=PROCFS, help="the node's")
     parser.add_argument("--sysfs", default=SYSFS, help="the node's")
     parser.add_argument("--perfd", default="", help="socket of haiprof-perfd")
@@ -69,6 +70,7 @@ def main(arguments: list[str] | None = None) -> int:
         hang_after=options.hang_after,
         on_finding=options.on_finding,
         storage_limit=options.storage_limit,
+        metrics=options.metrics,
     )
     try:
         recorder.run(election)

@@ -96,6 +96,7 @@ def start_recorder(ring_dir: Path, run_dir: Path, options: Options) -> int:
         f"--hang-after={options.hang_after!r}",
         f"--on-finding={options.on_finding}",
         f"--storage-limit={options.storage_limit!r}",
+        f"--metrics={options.metrics}",
     ]
     try:
         access = options.access()

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from haiprof._core import BrokenRing, StackSampler, do_chores
 from haiprof.common.control_folder import remove_dead
@@ -50,6 +50,9 @@ from haiprof.recorder.process import RecordedProcess
 from haiprof.recorder.ring_folder import RingFolder
 from haiprof.recorder.run_folder import open_run
 from haiprof.recorder.storage import Storage, limit_of
+
+if TYPE_CHECKING:
+    from haiprof.recorder.metrics.exports import Exports
 
 log = logging.getLogger(__name__)
 
@@ -91,6 +94,7 @@ class Recorder:
         hang_after: float,
         on_finding: str = "",
         storage_limit: float = 0.0,
+        metrics: str = "",
         access: Access,
     ) -> None:
         """Prepare; nothing is touched before :meth:`run`."""
@@ -110,6 +114,8 @@ class Recorder:
         self._stack_hz = stack_hz
         self._hang_after, self._on_finding = hang_after, on_finding
         self._storage_limit = storage_limit
+        self._metrics = metrics
+        self._exports: Exports | None = None
         self._storage: Storage
         self._burst = 0.0, 0
         self._stacks = StackSampler(stack_hz)
@@ -173,7 +179,10 @@ class Recorder:
         def tell(kind: str, text: str, attributes: dict[str, Any]) -> None:
             node.event(kind, text, attributes)
             on_finding.add(kind, text, attributes)
+            if self._exports is not None:
+                self._exports.note(kind, attributes)
 
+        self._exports = self._begin_exports(node, about)
         hangs = Hangs(self._run, self._rings, tell, self._hang_after)
         findings = Findings(self._run, self._rings, tell, self._look_closer)
         try:
@@ -182,6 +191,8 @@ class Recorder:
                 hangs.turn(list(self._processes.values()), self._running_command())
                 findings.turn(list(self._processes.values()))
                 on_finding.turn()
+                if self._exports is not None:
+                    self._exports.turn(node.sources)
                 if self._hopeless():
                     log.error("the disk stayed full; `haiprof recover` writes the rings later")
                     return False
@@ -195,6 +206,9 @@ class Recorder:
             findings.close()
             self._closer.end()
             on_finding.close()
+            if self._exports is not None:
+                self._exports.close(node.sources)
+                self._exports = None
             # While we have the lock: the next recorder opens the same files. The log comes first:
             # somebody who waits for the node's files may then remove the folder.
             keep_log(self._rings, self._run)
@@ -203,6 +217,16 @@ class Recorder:
             with contextlib.suppress(OSError):
                 self._leave_command(node)
                 node.close(self._marks())
+
+    def _begin_exports(self, node: NodeRecorder, about: Mapping[str, str]) -> Exports | None:
+        if not self._metrics:
+            return None
+        # What nobody asks for is not even imported.
+        from haiprof.common.metrics_targets import targets_of
+        from haiprof.recorder.metrics.exports import Exports
+
+        labels = {name: about[name] for name in ("run", "node")}
+        return Exports(targets_of(self._metrics), labels, lambda text: node.event("recorder", text))
 
     def _running_command(self) -> Command | None:
         if self._watched is None or self._watched.ended():
@@ -414,6 +438,8 @@ class Recorder:
             # A fork or a helper is already in the tree of its rank.
             if process.role == "rank":
                 node.watch(process.pid, process.folder)
+                if self._exports is not None:
+                    process.on_rows = self._exports.rows_of(process)
         for process in found:  # helpers count for their rank, which is watched by now
             node.watch_counters(process)
         if failed is not None:

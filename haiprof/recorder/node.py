@@ -396,6 +396,11 @@ class NodeRecorder:
             self.write()
 
     @property
+    def sources(self) -> list[SourceReport]:
+        """The sources as they were last known to be."""
+        return self._sources
+
+    @property
     def chore(self) -> Chore:
         """What reads the sources between two calls of :meth:`sample`."""
         return self._sampler

@@ -22,6 +22,7 @@ from haiprof.common.owned_files import Folder
 from haiprof.common.places import RING_SUFFIX, removed
 from haiprof.common.process_life import Life, parent_of, started_at
 from haiprof.recorder import ending
+from haiprof.recorder.arrow_stream import Batch
 from haiprof.recorder.memory_kills import MemoryKills
 from haiprof.recorder.process_folder import claim, document, gpus_of, whole, write_json
 from haiprof.recorder.reach import Reach
@@ -74,6 +75,9 @@ class RecordedProcess:
         self.pid: int = header["pid"]
         self.rank: int | None = header["rank"]
         self.start_time: int = header["start_time"]
+        self.local_rank: int | None = header["local_rank"]
+        #: Takes the rows of the process as they are written, and never raises.
+        self.on_rows: Callable[[Batch], None] | None = None
         self.ended = False
         #: Whether it waited for its files and has not ended yet.
         self.lingers = False
@@ -194,6 +198,11 @@ class RecordedProcess:
     def lost(self) -> int:
         """Records that the ring lost."""
         return _lost_records(self._losses())
+
+    @property
+    def ending(self) -> str | None:
+        """How it ended: the kind that ``process.json`` has; None: it has not."""
+        return None if self._ending is None else self._ending["kind"]
 
     @property
     def bytes(self) -> int:
@@ -349,6 +358,8 @@ class RecordedProcess:
                 self._words.read(batch)
             elif name == "spans":
                 self._words.survived(batch)
+            if self.on_rows is not None:
+                self.on_rows(batch)
         self._advance.read(columns.get("spans", {}))
         self._reader.clear()
         if len(self._events):

@@ -39,6 +39,7 @@ def start(
     hang_after: float | None = None,
     on_finding: str | None = None,
     storage_limit: float | None = None,
+    metrics: str | None = None,
     ring_mib: int | None = None,
     hooks: bool | None = None,
     kernels: str | None = None,
@@ -81,6 +82,9 @@ def start(
             time, with JSON on its stdin; default none.
         storage_limit: how many GiB the records of a node in a run may take on disk before the
             oldest are removed, kernels first; default 0, a tenth of the disk, from 1 to 100.
+        metrics: where the recorder exports figures to while the job runs: ``HOST:PORT`` for
+            Prometheus, a path that ends in ``.prom`` for node_exporter, ``otlp`` or ``otlp:URL``,
+            several with commas; default none.
         ring_mib: shared memory of this process, MiB; default 16.
         hooks: find steps and phases in torch, and record its allocator and the garbage
             collector; default true.

@@ -1,0 +1,90 @@
+"""Rows as a recorder has them, and what it exports of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from haiprof import _core, schema
+from haiprof.recorder.arrow_stream import Batch, Texts, packed
+from haiprof.recorder.metrics.families import Family, Histogram, Snapshot
+from haiprof.recorder.metrics.node import Node
+
+_NUMBERED = {
+    ("spans", "category"): _core.CATEGORIES,
+    ("collectives", "side"): _core.COLLECTIVE_SIDES,
+    ("step_parts", "kind"): _core.PART_KINDS,
+}
+
+
+@dataclass
+class Process:
+    """A recorded process."""
+
+    rank: int | None = 0
+    local_rank: int | None = 0
+    lost: int = 0
+    ending: str | None = None
+
+
+def rows(table: schema.Table, *given: Mapping[str, Any]) -> Batch:
+    """Return rows as one batch."""
+    columns = []
+    for column in table.columns:
+        values = [row.get(column.name) for row in given]
+        texts = None
+        if column.kind == "text":
+            texts = Texts(_NUMBERED.get((table.name, column.name), ()))
+            values = [None if value is None else texts.place_of(value) for value in values]
+        columns.append(packed(column.kind, values)._replace(texts=texts))
+    return Batch(table, len(given), columns)
+
+
+def step_spans(*seconds: float, category: str = "step") -> Batch:
+    """Return steps that took so long, one after the other from the second 100 on."""
+    found, start = [], 100_000_000_000
+    for each in seconds:
+        found.append({"start": start, "duration": round(each * 1e9), "category": category})
+        start += round(each * 1e9)
+    return rows(schema.SPANS, *found)
+
+
+def parts(*given: tuple[str, str, float], step: int = 0, device: int | None = None) -> Batch:
+    """Return parts of a step: kind, name and seconds."""
+    return rows(
+        schema.STEP_PARTS,
+        *(
+            {"kind": k, "name": n, "duration": round(s * 1e9), "step": step, "device": device}
+            for k, n, s in given
+        ),
+    )
+
+
+def values(snapshot: Snapshot, family: Family) -> dict[tuple[str, ...], Any]:
+    """Return the values of one family, by labels; the counts of a histogram."""
+    return {
+        one.labels: one.value.counts if isinstance(one.value, Histogram) else one.value
+        for one in snapshot.series
+        if one.family is family
+    }
+
+
+def busy_node(ranks: int = 8) -> Node:
+    """Return a node with as many series as are to be expected: forty a rank."""
+    node = Node({"run": "train-20261129-221240-25538", "node": "node0123"})
+    phases = ("dataloader", "forward", "backward", "gradient_sync", "optimizer")
+    for number in range(ranks):
+        rank = node.begin(Process(number, number))
+        assert rank is not None
+        for step in range(4):
+            rank.read(step_spans(0.3 + 0.01 * number, 0.31))
+            own = [("phase", name, 0.061234567) for name in phases]
+            rank.read(parts(("step", "step", 0.3), *own, ("other", "other", 0.01), step=step))
+            device = [("device_phase", name, 0.1) for name in ("forward", "backward", "optimizer")]
+            busy = [("busy", "busy", 0.2), ("exposed", "exposed", 0.05)]
+            rank.read(parts(("device_step", "step", 0.3), *device, *busy, device=0))
+            rank.read(parts(("gc", "gc", 0.01), ("checkpoint", "save", 0.2)))
+        for purpose in ("mesh_dp", "mesh_tp"):
+            rank.read(rows(schema.COLLECTIVES, {"side": "wait", "duration": 7, "group": purpose}))
+    return node

@@ -1,0 +1,49 @@
+"""docs/metrics-export.md has what the endpoint exposes, and nothing else."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from exported import busy_node
+from prometheus_client.parser import text_string_to_metric_families
+
+from haiprof.recorder.metrics import families as f
+from haiprof.recorder.metrics.exposition import render
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "metrics-export.md"
+
+
+def documented() -> dict[str, tuple[str, list[str], str]]:
+    lines = [line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| `haip")]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+    return {r[0].strip("`"): (r[1], re.findall(r"`(\w+)`", r[2]), r[3]) for r in rows}
+
+
+def test_each_series_has_its_row() -> None:
+    known = {x.name: (x.kind, list(x.labels), x.meaning.rstrip(".")) for x in f.FAMILIES}
+    assert documented() == known
+
+
+def test_the_endpoint_exposes_these() -> None:
+    node = busy_node()
+    node.note("finding", {"kind": "gil", "ranks": [0], "over": False})
+    sources = [{"name": "cpu", "state": "ok"}]
+    text = render(node.snapshot(sources)).decode()
+    pages = documented()
+    for name in ("overhead_ratio",):
+        pages.pop(f"haiprof_{name}")  # of GPUs alone: test_rank.py
+    exposed = {
+        m.name + ("_total" if m.type == "counter" else ""): m
+        for m in text_string_to_metric_families(text)
+    }
+    assert set(exposed) == set(pages)
+    for name, (kind, labels, meaning) in pages.items():
+        assert (exposed[name].type, exposed[name].documentation) == (kind, f"{meaning}.")
+        for sample in exposed[name].samples:
+            assert set(sample.labels) - {"le"} == {"run", "node", *labels}
+
+
+def test_limits_are_as_the_page_has_them() -> None:
+    page = PAGE.read_text("utf-8")
+    assert ", ".join(f"{limit:g}" for limit in f.BUCKETS) in page
