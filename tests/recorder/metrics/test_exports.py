@@ -17,6 +17,7 @@ from recording import python, read_table, run_python, wait_for, wait_recorded
 
 from haiprof import schema
 from haiprof.common.metrics_targets import targets_of
+from haiprof.recorder import metrics
 from haiprof.recorder.metrics import exports
 from haiprof.recorder.metrics.exports import Exports
 
@@ -156,14 +157,17 @@ def test_what_does_not_work_is_said_with_what_to_do(shm: Path, tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("target", "module", "extra"),
-    [(":9464", "prometheus_client", "metrics"), ("otlp", "opentelemetry.sdk", "otel")],
+    [
+        (":9464", "prometheus_client", "metrics"),
+        ("otlp", "opentelemetry.exporter.otlp.proto.http.metric_exporter", "otel"),
+    ],
 )
 def test_a_missing_library_is_named(
     monkeypatch: pytest.MonkeyPatch, target: str, module: str, extra: str
 ) -> None:
-    for name in list(sys.modules):
-        if name.startswith(("haiprof.recorder.metrics.expo", "haiprof.recorder.metrics.otlp")):
-            monkeypatch.delitem(sys.modules, name)
+    for name in ("exposition", "otlp"):  # imported anew
+        monkeypatch.delitem(sys.modules, f"{metrics.__name__}.{name}", raising=False)
+        monkeypatch.delattr(metrics, name, raising=False)
     monkeypatch.setitem(sys.modules, module, None)
     said: list[str] = []
     Exports(targets_of(target), NODE, said.append)
