@@ -41,6 +41,7 @@ class Options(NamedTuple):
     on_finding: str = ""
     storage_limit: float = 0.0
     metrics: str = ""
+    trackers: float = 10.0
     ring_mib: int = 16
     hooks: bool = True
     kernels: str = "windows"
@@ -328,6 +329,12 @@ OPTIONS: Final[dict[str, Option]] = {
             "export figures to HOST:PORT, FILE.prom or otlp, several with commas (empty: nowhere)",
             str,
             _check_metrics,
+        ),
+        Option(
+            "trackers",
+            "seconds from one set of values in W&B, MLflow or TensorBoard to the next (0: none)",
+            float,
+            _check_patience,
         ),
         Option(
             "ring_mib", "shared memory of one process", int, _between(2, 1024, "MiB", whole=True)

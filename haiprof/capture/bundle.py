@@ -23,7 +23,7 @@ from haiprof.capture.yielding import rest
 
 #: The folders of the package with these modules.
 _FOLDERS: Final = (
-    *("", "capture", "capture/hooks", "capture/session", "capture/socket"),
+    *("", "capture", "capture/hooks", "capture/session", "capture/socket", "capture/trackers"),
     *("common", "recorder"),
 )
 

@@ -17,6 +17,10 @@ class Recorded(Protocol):
     def run_dir(self) -> Path:
         """The run's folder."""
 
+    @property
+    def ring(self) -> Path | None:
+        """The ring; None until there is one."""
+
     def folder(self) -> Path | None:
         """Return the folder of this process; None until the recorder has made it."""
 

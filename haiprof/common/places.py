@@ -36,6 +36,9 @@ PACE_NAME: Final = "pace.json"
 HANG_NAME: Final = "hang.json"
 #: What costs a run time right now, while it does.
 FINDINGS_NAME: Final = "findings.json"
+#: What the steps of the processes were spent on so far, once one of them has left the mark.
+FIGURES_NAME: Final = "figures.json"
+FIGURES_MARK: Final = "figures.wanted"
 #: Left by the Pythons of the job that would record: that there was one, and that one of them
 #: imported torch.
 HAIPROF_MARK: Final = "haiprof.loaded"

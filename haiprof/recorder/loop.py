@@ -24,6 +24,8 @@ from haiprof.common.owned_files import Folder, private_folder
 from haiprof.common.places import (
     CONTROL_FOLDER,
     DOORBELL_NAME,
+    FIGURES_MARK,
+    FIGURES_NAME,
     FINDINGS_NAME,
     HAIPROF_MARK,
     HANG_NAME,
@@ -40,6 +42,7 @@ from haiprof.common.wait_status import forget_statuses
 from haiprof.recorder.closer_look import CloserLook
 from haiprof.recorder.command import Command, remove_note
 from haiprof.recorder.election import Election
+from haiprof.recorder.figures import Figures
 from haiprof.recorder.findings import Findings
 from haiprof.recorder.hangs import Hangs
 from haiprof.recorder.memory_kills import MemoryKills
@@ -77,6 +80,7 @@ _GIVE_UP_SECONDS: Final = 600.0
 #: What is in the folder of rings beside rings and notes; the lock goes last.
 _TIDIED: Final = (
     *(RECORDER_LOG, DOORBELL_NAME, PACE_NAME, HANG_NAME, FINDINGS_NAME),
+    *(FIGURES_NAME, FIGURES_MARK),
     *(HAIPROF_MARK, TORCH_MARK, LOCK_NAME),
 )
 
@@ -185,11 +189,13 @@ class Recorder:
         self._exports = self._begin_exports(node, about)
         hangs = Hangs(self._run, self._rings, tell, self._hang_after)
         findings = Findings(self._run, self._rings, tell, self._look_closer)
+        figures = Figures(self._rings)
         try:
             while True:
                 self._turn(node)
                 hangs.turn(list(self._processes.values()), self._running_command())
                 findings.turn(list(self._processes.values()))
+                figures.turn(self._seen.names, list(self._processes.values()))
                 on_finding.turn()
                 if self._exports is not None:
                     self._exports.turn(node.sources)

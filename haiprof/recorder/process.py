@@ -23,6 +23,7 @@ from haiprof.common.places import RING_SUFFIX, removed
 from haiprof.common.process_life import Life, parent_of, started_at
 from haiprof.recorder import ending
 from haiprof.recorder.arrow_stream import Batch
+from haiprof.recorder.figures import StepSums
 from haiprof.recorder.memory_kills import MemoryKills
 from haiprof.recorder.process_folder import claim, document, gpus_of, whole, write_json
 from haiprof.recorder.reach import Reach
@@ -127,6 +128,8 @@ class RecordedProcess:
         self._kills = kills or MemoryKills()
         self._words = ending.LastWords()
         self._advance = Advance()
+        #: None: nobody wants them.
+        self._sums: StepSums | None = None
         #: Collectives that it had asked for at the last look, and since when it is so many, s.
         self._asked = 0
         self._asked_at: float | None = None
@@ -272,6 +275,11 @@ class RecordedProcess:
         """Return the steps written since the last call: start, ns UTC, and duration, ns."""
         return self._advance.take_steps()
 
+    def sums(self) -> StepSums:
+        """Return what the steps were spent on that were written since the first call."""
+        self._sums = self._sums or StepSums()
+        return self._sums
+
     @property
     def taken(self) -> int:
         """Records taken from the ring so far."""
@@ -361,6 +369,8 @@ class RecordedProcess:
             if self.on_rows is not None:
                 self.on_rows(batch)
         self._advance.read(columns.get("spans", {}))
+        if self._sums is not None:
+            self._sums.read(columns.get("step_parts", {}), self._reader.texts)
         self._reader.clear()
         if len(self._events):
             self._events_writer.append(self._events.take())

@@ -24,6 +24,7 @@ def test_it_finds_what_it_has_and_nothing_else() -> None:
     found = Bundled(bundle())
     assert found.find_spec("haiprof.cli.main") is None
     assert found.find_spec("json") is None
+    assert found.find_spec("haiprof.capture.trackers.sinks") is not None
     spec = found.find_spec("haiprof.capture.session")
     assert spec is not None
     root = Path(haiprof.__file__).parent

@@ -87,6 +87,7 @@ def test_the_commands_environment_says_where_the_run_is(tmp_path: Path) -> None:
         "HAIPROF_ON_FINDING": "",
         "HAIPROF_STORAGE_LIMIT": "0.0",
         "HAIPROF_METRICS": "",
+        "HAIPROF_TRACKERS": "10.0",
         "HAIPROF_RING_MIB": "4",
         "HAIPROF_HOOKS": "0",
         "HAIPROF_KERNELS": "windows",

@@ -11,7 +11,7 @@ import functools
 import threading
 from contextlib import AbstractContextManager
 from types import FunctionType, ModuleType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from haiprof import _core
 from haiprof.capture.after_import import AfterImport, imported
@@ -22,21 +22,63 @@ _CATEGORY: Final = 7
 
 
 class _Tracker(NamedTuple):
-    """A class that logs: the name of its ranges, the class, and how its methods' names begin."""
+    """A class that logs.
+
+    Attributes:
+        range: the name of its ranges.
+        owner: the class.
+        methods: how the names of those that log begin.
+        end: the method that ends a run.
+    """
 
     range: str
     owner: str
     methods: tuple[str, ...]
+    end: str
 
 
 _WRITER: Final = ("add_", "flush")
 #: By the module that defines the class.
 _TRACKERS: Final = {
-    "torch.utils.tensorboard.writer": _Tracker("logging.tensorboard", "SummaryWriter", _WRITER),
-    "tensorboardX.writer": _Tracker("logging.tensorboard", "SummaryWriter", _WRITER),
-    "wandb.sdk.wandb_run": _Tracker("logging.wandb", "Run", ("log",)),
-    "mlflow.tracking.client": _Tracker("logging.mlflow", "MlflowClient", ("log_",)),
+    "torch.utils.tensorboard.writer": _Tracker(
+        "logging.tensorboard", "SummaryWriter", _WRITER, "close"
+    ),
+    "tensorboardX.writer": _Tracker("logging.tensorboard", "SummaryWriter", _WRITER, "close"),
+    "wandb.sdk.wandb_run": _Tracker("logging.wandb", "Run", ("log",), "finish"),
+    "mlflow.tracking.client": _Tracker(
+        "logging.mlflow", "MlflowClient", ("log_",), "set_terminated"
+    ),
 }
+
+_here: Final = threading.local()
+_watching: Watching | None = None
+
+
+class Watching(Protocol):
+    """Who wants to know of the calls; neither may raise or take long."""
+
+    def logs(self, kind: str, args: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        """Something is about to be logged.
+
+        Args:
+            kind: the name of the call's range.
+            args: of the call.
+            keywords: of the call.
+        """
+
+    def ends(self, kind: str, args: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        """A run is about to be ended, with the same arguments."""
+
+
+def watch_with(watching: Watching | None) -> None:
+    """Let somebody know of the calls from now on; None: nobody."""
+    global _watching
+    _watching = watching
+
+
+def leave_unrecorded() -> None:
+    """Record no calls of this thread: they are not the job's."""
+    _here.busy = True
 
 
 class TrackerCalls:
@@ -48,7 +90,6 @@ class TrackerCalls:
         """Nothing is touched yet."""
         self._replaced: list[Replaced] = []
         self._waiting: list[AfterImport] = []
-        self._here = threading.local()
 
     def attach(self) -> str:
         """Replace them; those of modules that are not imported yet, after their import."""
@@ -68,15 +109,13 @@ class TrackerCalls:
         owner = getattr(module, tracker.owner, None)
         if not isinstance(owner, type):
             return  # an unknown version
-        span = functools.partial(self._span, tracker.range)
+        span = functools.partial(_span, tracker.range)
         for name, value in list(vars(owner).items()):
             if name.startswith(tracker.methods) and isinstance(value, FunctionType):
                 self._replaced.append(Replaced(owner, name, around=span))
-
-    def _span(self, name: str, args: Any, keywords: Any) -> AbstractContextManager[Any]:
-        if getattr(self._here, "busy", False):
-            return contextlib.nullcontext()
-        return _Outermost(self._here, name)
+        if isinstance(vars(owner).get(tracker.end), FunctionType):
+            end = functools.partial(_end, tracker.range)
+            self._replaced.append(Replaced(owner, tracker.end, around=end))
 
     def detach(self) -> None:
         """Restore them."""
@@ -86,21 +125,35 @@ class TrackerCalls:
             self._replaced.pop().restore()
 
 
+def _span(name: str, args: Any, keywords: Any) -> AbstractContextManager[Any]:
+    if getattr(_here, "busy", False):
+        return contextlib.nullcontext()
+    if _watching is not None:
+        with contextlib.suppress(Exception):
+            _watching.logs(name, args, keywords)
+    return _Outermost(name)
+
+
+def _end(name: str, args: Any, keywords: Any) -> AbstractContextManager[Any]:
+    if _watching is not None:
+        _watching.ends(name, args, keywords)
+    return contextlib.nullcontext()
+
+
 class _Outermost:
     """A range in which calls of this thread are a part of it."""
 
-    __slots__ = ("_here", "_span")
+    __slots__ = ("_span",)
 
-    def __init__(self, here: threading.local, name: str) -> None:
-        self._here = here
+    def __init__(self, name: str) -> None:
         self._span = _core.Span(name, _CATEGORY)
 
     def __enter__(self) -> None:
-        self._here.busy = True
+        _here.busy = True
         with contextlib.suppress(Exception):
             self._span.__enter__()
 
     def __exit__(self, *raised: object) -> None:
-        self._here.busy = False
+        _here.busy = False
         with contextlib.suppress(Exception):
             self._span.__exit__(None, None, None)

@@ -40,6 +40,7 @@ def start(
     on_finding: str | None = None,
     storage_limit: float | None = None,
     metrics: str | None = None,
+    trackers: float | None = None,
     ring_mib: int | None = None,
     hooks: bool | None = None,
     kernels: str | None = None,
@@ -85,6 +86,8 @@ def start(
         metrics: where the recorder exports figures to while the job runs: ``HOST:PORT`` for
             Prometheus, a path that ends in ``.prom`` for node_exporter, ``otlp`` or ``otlp:URL``,
             several with commas; default none.
+        trackers: seconds from one time to the next that values of haiprof are logged to the run of
+            W&B, MLflow or TensorBoard that the job logs to; default 10, 0 for never.
         ring_mib: shared memory of this process, MiB; default 16.
         hooks: find steps and phases in torch, and record its allocator and the garbage
             collector; default true.

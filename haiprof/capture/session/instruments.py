@@ -25,6 +25,10 @@ def install(options: Options) -> None:
             from haiprof.capture import hooks
 
             hooks.install(report)
+            if options.trackers:
+                from haiprof.capture import trackers
+
+                trackers.arm(options.trackers)
     except Exception as error:  # an unknown torch
         say_once(
             f"steps and phases cannot be detected automatically: {error!r}; use haiprof.step()"
@@ -58,6 +62,9 @@ def stop_kernels() -> None:
 
 def leave() -> None:
     """Detach the hooks, except those on the GPU, whose last records need the ring."""
+    shown = imported("haiprof.capture.trackers")
+    if shown is not None:
+        shown.disarm()
     with contextlib.suppress(Exception):
         hooks = imported("haiprof.capture.hooks")
         if hooks is not None:
