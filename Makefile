@@ -39,7 +39,7 @@ test-steady: $(VENV)/installed  ## the tests, five times beside four busy proces
 test-qemu: $(VENV)/installed  ## emulated machines: uncore drivers, AArch64; needs Debian and its QEMU
 	$(BIN)/pytest tests/qemu -m qemu
 
-test-peers: $(VENV)/installed  ## torch-tb-profiler, HTA, Megatron, DeepSpeed and trackers themselves; installs them
+test-peers: $(VENV)/installed  ## torch-tb-profiler, HTA, Megatron, DeepSpeed, trackers and frameworks themselves; installs them
 	$(BIN)/pytest tests/peers -m peers
 
 test-pythons: $(VENV)/installed  ## jobs of other Pythons, free-threaded too; builds for each that is here

@@ -9,7 +9,7 @@ from pathlib import Path
 import peers
 import pytest
 
-__all__ = ["deepspeed", "hta", "megatron", "memray", "plugin"]
+__all__ = ["deepspeed", "frameworks", "hta", "megatron", "memray", "plugin"]
 
 
 @pytest.fixture(scope="session")
@@ -55,3 +55,9 @@ def _make_or_skip(make: Callable[[peers.Peer], Path], peer: peers.Peer) -> Path:
 def trackers() -> Path:
     """The folder in which TensorBoard, wandb and MLflow are installed, for this Python."""
     return _make_or_skip(peers.make_packages, peers.TRACKERS)
+
+
+@pytest.fixture(scope="session")
+def frameworks() -> Path:
+    """The folder in which transformers and Lightning are installed, for this Python."""
+    return _make_or_skip(peers.make_packages, peers.FRAMEWORKS)
