@@ -458,6 +458,29 @@ def sql(
 
 
 @app.command()
+def mcp(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(help="A log directory, or a run [haiprof-logs].", metavar="[DIR]"),
+    ] = None,
+) -> None:
+    r"""Serve what was recorded to an agent: MCP over stdio.
+
+    It answers questions on the runs below DIR, opens nothing else, and changes
+    nothing. Register it with a client of the Model Context Protocol:
+
+    \b
+    {"mcpServers": {"haiprof":
+      {"command": "haiprof", "args": ["mcp", "/path/to/haiprof-logs"]}}}
+
+    It needs pip install 'haiprof[mcp]'. What it answers: docs/agents.md.
+    """
+    from haiprof.cli.mcp import serve
+
+    serve(folder)
+
+
+@app.command()
 def recover(
     paths: Annotated[
         list[Path] | None,

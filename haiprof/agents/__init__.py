@@ -1,0 +1,1 @@
+"""What programs that act on their own ask of runs: tools of the Model Context Protocol."""
