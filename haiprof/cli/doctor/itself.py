@@ -161,6 +161,10 @@ def _recorder(rings: Path, ring: Path, folder: Path) -> Finding:
         time.sleep(0.01)
     took = time.monotonic() - begun
     if any(folder.glob("*/events-*.arrow")):
+        why = _why_not_compressed()
+        if why:
+            why = f"a record reached its file, but files of a longer job cannot be closed: {why}"
+            return Finding("recorder", BROKEN, why, "reinstall pyarrow here", core=True)
         return Finding("recorder", OK, f"a record reached its file in {took:.1f} s", core=True)
     if not rings.exists() and any(folder.glob(f"*/events-*{LIVE_SUFFIX}")):
         with contextlib.suppress(OSError):
@@ -181,6 +185,15 @@ def _recorder(rings: Path, ring: Path, folder: Path) -> Finding:
         f"see whether {sys.executable} can start and import pyarrow",
         core=True,
     )
+
+
+def _why_not_compressed() -> str:
+    """Say why a recorder cannot load what compresses its files; empty: it can."""
+    try:
+        import haiprof.recorder.closing  # noqa: F401
+    except ImportError as error:
+        return str(error)
+    return ""
 
 
 def left_over() -> Iterator[Finding]:
