@@ -18,6 +18,8 @@ _INFERENCE: Final = _core.CATEGORIES.index("inference_step")
 _WAITS: Final = _core.COLLECTIVE_SIDES.index("wait")
 _KINDS: Final = _core.PART_KINDS
 _PAUSES: Final = ("gc", "checkpoint", "compile")
+#: The phase in which DistributedDataParallel waits for the gradients of other ranks.
+_SYNC: Final = "gradient_sync"
 #: Process groups that are remembered.
 _MOST_GROUPS: Final = 4096
 #: Steps that ranks are compared by: the newest.
@@ -133,15 +135,17 @@ class Rank:
         if kind == "inference_step" and self._trains:
             return
         parts = "phase" if any(kind == "phase" for kind, *_ in rows) else "user"
-        waited = 0
+        waited = synchronised = 0
         for kind, name, lasts_ns, _ in rows[1:]:
             if kind == parts:
                 self.phases[self._phase_name(name)] += lasts_ns
+                synchronised += lasts_ns if name == _SYNC else 0
             elif kind == "other":
                 self.phases[OTHER] += lasts_ns
             elif kind == "wait":
                 waited += lasts_ns
-        self.own.append((number, max(0, whole - waited)))
+        # What threads waited in that phase for is in it.
+        self.own.append((number, max(0, whole - max(waited, synchronised))))
 
     def _read_waits(self, batch: Batch) -> None:
         sides, durations = batch.numbers("side"), batch.numbers("duration")

@@ -87,4 +87,6 @@ def test_the_overhead_is_what_was_measured_last(
 def test_own_time_is_without_waiting(rank: Rank) -> None:
     rank.read(parts(("step", "step", 1.0), ("wait", "all_reduce", 0.75), step=7))
     rank.read(parts(("step", "step", 1.0), ("wait", "all_reduce", 2.0), step=8))
-    assert list(rank.own) == [(7, 250_000_000), (8, 0)]
+    sync = ("phase", "gradient_sync", 0.5)
+    rank.read(parts(("step", "step", 1.0), sync, ("wait", "all_reduce", 0.25), step=9))
+    assert list(rank.own) == [(7, 250_000_000), (8, 0), (9, 500_000_000)]
