@@ -13,10 +13,10 @@ from typing import Any, Final, NamedTuple
 
 import polars as pl
 
-from haiprof.agents.below import Below
+from haiprof.agents.below import Below, Place
 from haiprof.agents.texts import Rows, first, lines, shown
 from haiprof.analyzer import Analyzer
-from haiprof.answers.listed import Listed, look_at
+from haiprof.answers.listed import look_at
 from haiprof.common.numbers import milliseconds, percent
 from haiprof.common.rank_names import ranks_named
 from haiprof.errors import HaiprofError
@@ -24,6 +24,7 @@ from haiprof.findings.finding import Evidence, Finding
 from haiprof.findings.kinds import KINDS
 from haiprof.runs import ROLE_RANK
 from haiprof.sources.hangs import read_hangs
+from haiprof.sources.own import created_ns
 from haiprof.views.run.stack_changes import NO_DIFFERENCE
 from haiprof.views.trace.compare import TOO_FEW, Comparison
 
@@ -59,18 +60,24 @@ class Answer(NamedTuple):
 
 def runs(below: Below, contains: str = "") -> Answer:
     """Return the runs below the folder, the newest first."""
-    wanted = [(shown(place.name), place) for place in below.places()]
-    every = [(name, place, look_at(place.folder)) for name, place in wanted if contains in name]
-    every.sort(key=lambda one: (-(one[2].created_ns or 0), one[0]))
-    rows = [_listed(name, row, "recorded" if p.traces is None else "imported")
-            for name, p, row in every]  # fmt: skip
-    return Answer([f"{counted(len(rows), 'run')}, the newest first"], {"runs": first(rows, _RUNS)})
+    found = [(created_ns(place.folder), shown(place.name), place) for place in below.places()]
+    # Of ten thousand only those that are given are looked at more closely.
+    chosen = first(sorted((one for one in found if contains in one[1]), key=_newest), _RUNS)
+    count = len(chosen.rows) + chosen.left_out
+    chosen.rows = [_listed(name, place) for _, name, place in chosen.rows]
+    return Answer([f"{counted(count, 'run')}, the newest first"], {"runs": chosen})
 
 
-def _listed(name: str, row: Listed, kind: str) -> dict[str, Any]:
+def _newest(one: tuple[int, str, Place]) -> tuple[int, str]:
+    created, name, _ = one
+    return -created, name
+
+
+def _listed(name: str, place: Place) -> dict[str, Any]:
+    row = look_at(place.folder)
     return {
         "run": name,
-        "kind": kind,
+        "kind": "recorded" if place.traces is None else "imported",
         "created": None if row.created_ns is None else _utc(row.created_ns),
         "lasted_s": row.lasted_s,
         "ranks": row.ranks,
