@@ -24,7 +24,7 @@ from haiprof.findings.finding import Evidence, Finding
 from haiprof.findings.kinds import KINDS
 from haiprof.runs import ROLE_RANK
 from haiprof.sources.hangs import read_hangs
-from haiprof.sources.own import created_ns
+from haiprof.sources.own import LATEST_NS, created_ns
 from haiprof.views.run.stack_changes import NO_DIFFERENCE
 from haiprof.views.trace.compare import TOO_FEW, Comparison
 
@@ -276,7 +276,8 @@ def _of_traces(before: Analyzer, after: Analyzer, rank: int | None) -> Answer:
     found = before.compare(after, rank)
     steps = {label: one.steps.row(0, named=True) for label, one in found.items()}
     order = sorted(steps, key=lambda label: _unlikeness(steps[label]))
-    says = [f"{label}: {_of_step(steps[label])}" for label in order[:_COMPARED]]
+    # A label may be the name of a file.
+    says = [f"{n}. {_of_step(steps[label])}" for n, label in enumerate(order[:_COMPARED], 1)]
     rows = [_compared(label, found[label]) for label in order]
     return Answer(says, {"ranks": first(rows, _COMPARED)})
 
@@ -335,8 +336,9 @@ def _ms(ns: Any) -> float:
     return float(ns) / _NS_PER_MS
 
 
-def _utc(ns: int) -> str:
-    return datetime.fromtimestamp(ns // 10**9, timezone.utc).isoformat()
+def _utc(ns: int) -> str | None:
+    """Return a time, None if it is none: a document of a run may say anything."""
+    return datetime.fromtimestamp(ns // 10**9, timezone.utc).isoformat() if ns < LATEST_NS else None
 
 
 def counted(number: int, what: str) -> str:
