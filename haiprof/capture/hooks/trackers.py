@@ -129,8 +129,7 @@ def _span(name: str, args: Any, keywords: Any) -> AbstractContextManager[Any]:
     if getattr(_here, "busy", False):
         return contextlib.nullcontext()
     if _watching is not None:
-        with contextlib.suppress(Exception):
-            _watching.logs(name, args, keywords)
+        _watching.logs(name, args, keywords)
     return _Outermost(name)
 
 

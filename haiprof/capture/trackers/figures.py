@@ -67,7 +67,6 @@ class Figures:
             waits = [each.get("wait_seconds", 0.0) for each in all_ranks]
             values["haiprof/node/ranks"] = float(len(new))
             values["haiprof/node/step_seconds_max"] = max(steps)
-            # Who waits least is who the others wait for.
             values["haiprof/node/wait_seconds_min"] = min(waits)
             values["haiprof/node/wait_seconds_max"] = max(waits)
         findings = _findings(folder)
