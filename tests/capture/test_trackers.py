@@ -198,6 +198,16 @@ def test_means_of_the_steps_since_the_last_look(rings: Rings) -> None:
     assert now.values["haiprof/step_seconds"] == 0.01
 
 
+def test_who_waits_for_gradients_waits(rings: Rings) -> None:
+    rings.put(rank(phases={"gradient_sync": 5_000_000}), rank(pid=1, phases={}, parts={}))
+    now = Figures().read()
+    assert now is not None
+    assert now.values["haiprof/phase/gradient_sync_seconds"] == 0.005
+    assert now.values["haiprof/wait_seconds"] == 0.002
+    assert now.values["haiprof/node/wait_seconds_min"] == 0
+    assert now.values["haiprof/node/wait_seconds_max"] == pytest.approx(0.007)
+
+
 def test_ranks_of_the_node_and_findings(rings: Rings) -> None:
     late = rank(pid=1, duration=30_000_000, parts={"wait": 0})
     rings.put(rank(), late, rank(pid=2, steps=0))

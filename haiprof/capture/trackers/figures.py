@@ -20,6 +20,8 @@ _NS: Final = 1e9
 #: A rule says far fewer at once.
 _MOST_FINDINGS: Final = 20
 _MOST_RANKS: Final = 4096
+#: Where ranks wait for each other: in collectives, and where DistributedDataParallel does.
+_WAITING: Final = ("wait_seconds", "phase/gradient_sync_seconds")
 
 
 class Now(NamedTuple):
@@ -64,7 +66,7 @@ class Figures:
         if len(new) > 1:
             all_ranks = [_means(sums) for sums in new.values()]
             steps = [each["step_seconds"] for each in all_ranks]
-            waits = [each.get("wait_seconds", 0.0) for each in all_ranks]
+            waits = [sum(each.get(name, 0.0) for name in _WAITING) for each in all_ranks]
             values["haiprof/node/ranks"] = float(len(new))
             values["haiprof/node/step_seconds_max"] = max(steps)
             values["haiprof/node/wait_seconds_min"] = min(waits)
