@@ -94,9 +94,12 @@ class Otlp:
         self._exporter.shutdown(timeout_millis=0)
 
     def _send(self) -> None:
-        while not self._ends:
+        ends = False
+        while not ends:
             self._wakes.wait(self._every)
             self._wakes.clear()
+            # Asked before it sends: what ends meanwhile is sent once more.
+            ends = self._ends
             if self._snapshot is not None:
                 try:
                     result = self._exporter.export(data_of(self._snapshot))

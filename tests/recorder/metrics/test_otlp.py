@@ -102,6 +102,19 @@ def test_the_end_is_sent_at_once(collector: Collector) -> None:
     assert len(steps.sum.data_points) == 2
 
 
+def test_the_end_is_sent_even_while_it_sends(collector: Collector) -> None:
+    for _ in range(3):
+        before = len(collector.requests)
+        sends = Otlp.to(collector.url)
+        sends.publish(busy_node(1).snapshot([]))
+        sends.publish(busy_node(2).snapshot([]))
+        sends.close()
+        assert len(collector.requests) > before
+        newest = collector.requests[-1].resource_metrics[0].scope_metrics[0].metrics
+        steps = next(metric for metric in newest if metric.name == "haiprof_steps_total")
+        assert len(steps.sum.data_points) == 2
+
+
 def test_a_collector_that_refuses_is_an_error(collector: Collector) -> None:
     collector.status = 400
     sends = Otlp.to(collector.url)
