@@ -25,7 +25,7 @@ class Tool(NamedTuple):
     """One tool.
 
     Attributes:
-        description: what it is for, to whoever chooses one.
+        description: what it is for, as the agent that chooses reads it.
         answer: called with the runs and the arguments; returns the text.
         required: arguments that must be given.
         optional: arguments that may be.
@@ -161,7 +161,7 @@ def call(below: Below, name: str, arguments: Mapping[str, Any]) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """Return what went wrong, for whoever called a tool."""
+    """Return what went wrong, for the caller of a tool."""
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return shown(f"{where}{error.strerror or error}", _LONGEST)

@@ -1,7 +1,7 @@
 """Puts an answer into JSON: foreign text is data in it, printable and of limited length.
 
-Names in a run come from the job: a range or a kernel can be called like an instruction to whoever
-reads the answer. So our own sentences stand under ``says`` and contain no text of a job, and
+Names in a run come from the job: a range or a kernel can be called like an instruction to the
+reader of the answer. So our own sentences stand under ``says`` and contain no text of a job, and
 everything else stands under ``data``.
 """
 

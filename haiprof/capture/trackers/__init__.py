@@ -15,8 +15,8 @@ A run is only ever used, never begun or ended, and what the job logs stays as it
   never return to the job's.
 
 With the first error of a tracker nothing more is shown in it; one event says why. Where wandb
-itself copies what is logged to TensorBoard nothing is shown: it would copy ours, too, and take the
-second folder amiss.
+itself copies what is logged to TensorBoard nothing is shown: it would copy ours, too, and does not
+expect a second folder.
 
 Tests: tests/capture/test_trackers.py.
 """

@@ -1,4 +1,4 @@
-"""Serves the newest series over HTTP, whoever asks: one thread, few connections, none for long.
+"""Serves the newest series over HTTP to any client: one thread, few connections, none for long.
 
 What a client may cost is bounded: a request is small, a connection is short, the oldest makes room
 for the newest, and a text is made once for each snapshot, however often it is asked for.
@@ -130,7 +130,7 @@ class HttpServer:
         del self._connections[one.socket.fileno()]
         self._selector.unregister(one.socket)
         with contextlib.suppress(OSError):
-            # Whoever sends more than was read gets the answer all the same.
+            # A client that sends more than was read gets the answer all the same.
             one.socket.shutdown(socket.SHUT_WR)
         one.socket.close()
 
