@@ -142,7 +142,9 @@ def late_ranks_are_reported(tmp_path: Path) -> None:
             assert "waited for a core" in row["evidence"]
         elif rank == 1 and share < 0.35:
             assert row["kind"] == "compute", found
-    if waited[0].sum() < waited[3].sum():  # else the machine makes rank 0 as late as we do rank 3
+    # On a busy machine the neighbours share the cores of all ranks, and may make none of them late.
+    made_late = np.median((took[3] - np.median(took[:3], 0))[3 * PART :]) > 2 * 15e6
+    if made_late and waited[0].sum() < waited[3].sum():
         assert set(rows) == {1, 2, 3}, found
         assert {rank for rank, row in rows.items() if row["persistent"]} == {3}
         assert found.filter(pl.col("rank") == 3)["words"][0].startswith("Rank 3 is late by ")

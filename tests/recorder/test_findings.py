@@ -117,7 +117,7 @@ def test_a_loader_that_becomes_slow(shm: Path, tmp_path: Path) -> None:
         # Whoever asks it to end now asks it to stay until its job has ended.
         (recorder,) = recorders(shm)
         os.kill(recorder, signal.SIGTERM)
-        (found,) = wait_for(lambda: said(tmp_path), seconds=180, what="the finding")
+        (found,) = wait_for(lambda: said(tmp_path), seconds=300, what="the finding")
         closer, usual = wait_for(lambda: len(both := paces(tmp_path)) == 2 and both, what="its end")
         assert 15e9 < usual - closer < 60e9
         assert rate(tmp_path, closer - 10 * 10**9, closer) < 2
@@ -134,7 +134,7 @@ def test_a_loader_that_becomes_slow(shm: Path, tmp_path: Path) -> None:
         again = usual + 10 * 10**9
         wait_for(lambda: of_node(tmp_path, "samples")[-1]["time"] > again, what="more samples")
         assert rate(tmp_path, usual, again) < 2
-        _, over = wait_for(lambda: len(rows := said(tmp_path)) > 1 and rows, 180, "its end")
+        _, over = wait_for(lambda: len(rows := said(tmp_path)) > 1 and rows, 400, "its end")
         assert over["over"]
         assert "as before" in over["text"]
 
@@ -142,5 +142,5 @@ def test_a_loader_that_becomes_slow(shm: Path, tmp_path: Path) -> None:
 def test_a_rank_that_becomes_late(shm: Path, tmp_path: Path) -> None:
     with training(tmp_path, *torchrun("--standalone", "--nproc-per-node=2")):
         (tmp_path / "SLOW").touch()
-        found = wait_for(lambda: said(tmp_path), seconds=180, what="the finding")[0]
+        found = wait_for(lambda: said(tmp_path), seconds=300, what="the finding")[0]
         assert found["ranks"] == [1]
