@@ -35,6 +35,8 @@ def test_a_scrape(benchmark: Any, report: Report, openmetrics: bool) -> None:
         return packed
 
     packed = benchmark.pedantic(scrape, rounds=ROUNDS, iterations=1, warmup_rounds=2)
+    text = gzip.decompress(packed)
+    assert text.count(b"haiprof_steps_total{") == 8
     what = "OpenMetrics" if openmetrics else "Prometheus' text"
     report(
         Figure("CPU time of a snapshot", Unit.SECONDS, least(taken), None, at_most(1e-3)),

@@ -158,6 +158,8 @@ def test_what_an_idle_page_costs(benchmark: Any, report: Report) -> None:
     rounds = 5
     used = min(page_s(0.0) for _ in range(rounds))
     idle = benchmark.pedantic(lambda: [page_s(1.0) for _ in range(rounds)], rounds=1, iterations=1)
+    assert 0 < used < 1e-3
+    assert min(idle) > 0
     floor = Reference("one that was used just before", Measured(used))
     what = "a page of memory that nothing has used for 1 s, on this machine"
     report(Figure(what, Unit.SECONDS, median_in_range(idle), floor))

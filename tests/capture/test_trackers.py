@@ -275,6 +275,7 @@ def test_a_finding_is_said_until_it_is_over(shown: Rings, make: Any) -> None:
     findings.unlink()
     shown.further()
     wait_for(lambda: run.summary["haiprof/finding"] == "")
+    assert list(run.summary) == ["haiprof/finding"]
 
 
 def test_with_the_first_error_it_ends_and_says_so_once(shown: Rings, make: Any, shm: Path) -> None:
@@ -398,4 +399,6 @@ trackers._shown.logs("logging.wandb", (Run(),), {{}})
 assert logging.wait(60)
 trackers.disarm()
 """
-    subprocess.run([sys.executable, "-P", "-c", program], cwd=tmp_path, check=True, timeout=100)
+    command = [sys.executable, "-P", "-c", program]
+    done = subprocess.run(command, cwd=tmp_path, timeout=100, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

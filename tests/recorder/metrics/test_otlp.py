@@ -129,3 +129,4 @@ def test_a_collector_that_refuses_is_an_error(collector: Collector) -> None:
 
     wait_for(refused)
     sends.close()
+    assert collector.requests
