@@ -206,7 +206,11 @@ def test_a_recorder_that_takes_over_goes_on(shm: Path, tmp_path: Path, mib: int)
     assert len(gaps) <= (0 if mib == 16 else 5)
     steps, phases = of_spans(spans)
     own = parts.filter(pl.col("kind") == "step").sort("start")
-    assert sorted([*own["step"], *gaps]) == steps["step"].to_list() == list(range(300))
+    seen = steps["step"].to_list()
+    assert sorted([*own["step"], *gaps]) == seen == list(range(seen[0], 300))
+    # With no recorder for long enough a small ring overwrites the oldest, and that is reported.
+    reported = frame(folder, "events").filter(pl.col("kind") == "lost").height > 0
+    assert seen[0] == 0 or (mib == 2 and reported)
     # Between two recorders a clock reading more may move a time by a little.
     key = ["step", "category", "name"]
     both = summed_up(parts).join(phases, on=key, how="full", suffix="_spans", coalesce=True)

