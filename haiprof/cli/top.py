@@ -10,6 +10,8 @@ from typing import Final
 from rich.console import Console
 
 from haiprof.cli.live_runs import choose, recorder_lives
+from haiprof.common.places import ring_dirs
+from haiprof.recorder.launch import ring_doorbell
 from haiprof.show.live.frame import lines
 from haiprof.show.live.job import Job
 from haiprof.show.live.terminal import Terminal, render
@@ -41,6 +43,8 @@ def top(what: str | None, hz: float, once: bool) -> None:
     try:
         with Terminal(console) as terminal:
             while True:
+                for rings in ring_dirs(folder):
+                    ring_doorbell(rings)  # so that what is shown is no older than a frame or two
                 job.shows_places = terminal.places
                 job.look(reading)
                 width, height = _size()

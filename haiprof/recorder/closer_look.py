@@ -58,6 +58,11 @@ class CloserLook:
         except OSError as error:
             log.error("no window of kernels is asked for: %s", error)
 
+    @property
+    def rest_s(self) -> float:
+        """How long it still lasts, s; 0: nothing is looked at more closely."""
+        return max(0.0, self._until - self._clock())
+
     def stack_hz(self, usual: float) -> float:
         """Return how often to sample stacks; never where they are off."""
         return max(usual, _STACKS_HZ) if usual and self._clock() < self._until else usual

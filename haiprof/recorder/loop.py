@@ -49,7 +49,7 @@ from haiprof.recorder.memory_kills import MemoryKills
 from haiprof.recorder.node import NodeRecorder, has_been_recorded
 from haiprof.recorder.on_finding import OnFinding
 from haiprof.recorder.outside import OutsideProcess
-from haiprof.recorder.process import RecordedProcess
+from haiprof.recorder.process import WRITE_SECONDS, RecordedProcess
 from haiprof.recorder.ring_folder import RingFolder
 from haiprof.recorder.run_folder import open_run
 from haiprof.recorder.storage import Storage, limit_of
@@ -62,9 +62,11 @@ log = logging.getLogger(__name__)
 #: A ring file that is still unfinished after this many seconds has lost its maker.
 _UNFINISHED_SECONDS: Final = 10.0
 #: How often it is looked whether there is more to do than to empty rings and to read sources, s,
-#: unless rings are drained even more rarely or eight times as often. A changed folder, the doorbell
-#: and the end of a process do not wait for that.
-_TURN_SECONDS: Final = 2.0
+#: unless rings are drained even more rarely or twenty times as often. A changed folder, the
+#: doorbell and the end of a process do not wait for that.
+_TURN_SECONDS: Final = 5.0
+#: What was asked for at the doorbell is written this long after the last write, s.
+_ASKED_SECONDS: Final = 1.0
 #: Sources that are read this much later than a turn are read before it.
 _SOON_NS: Final = 50_000_000
 #: How often a full disk is tried again, s.
@@ -127,6 +129,8 @@ class Recorder:
         #: How often the sources are read now, s.
         self._read_every = intervals
         self._somebody_ended = False
+        #: How long after the last write the next is due, s.
+        self._write_after = WRITE_SECONDS
         self._paused_since: float | None = None
         self._pause_error = 0
         self._terminations = 0
@@ -383,7 +387,7 @@ class Recorder:
 
     def _drain(self, process: RecordedProcess, node: NodeRecorder) -> None:
         try:
-            process.drain()
+            process.drain(self._write_after)
             node.use_gpus(process.folder, process.gpu_uuids)
         except OSError:
             raise
@@ -415,7 +419,7 @@ class Recorder:
     def _sample(self, node: NodeRecorder) -> None:
         if self._paused_since is not None:
             node.write()  # waiting rows first; nothing is added until they are written
-        node.sample()
+        node.sample(self._write_after)
 
     def _find_rings(self, node: NodeRecorder) -> None:
         failed: OSError | None = None
@@ -581,6 +585,7 @@ class Recorder:
             when_due=[] if paused else [node.chore],
         )
         self._somebody_ended |= any(fd != doorbell for fd in woken)
+        self._write_after = _ASKED_SECONDS if doorbell in woken else WRITE_SECONDS
         if doorbell in woken:
             with contextlib.suppress(BlockingIOError):
                 while len(os.read(doorbell, 4096)) == 4096:
@@ -590,8 +595,12 @@ class Recorder:
         now = time.monotonic_ns()
         if self._paused_since is not None:
             return now + int(_RETRY_SECONDS * 1e9)
-        seconds = max(self._drain_seconds, min(_TURN_SECONDS, self._drain_seconds * 8))
+        seconds = max(self._drain_seconds, min(_TURN_SECONDS, self._drain_seconds * 20))
+        # What is sampled more often for a time ends on time.
+        seconds = min(seconds, self._closer.rest_s or seconds)
         at = now + int(seconds * 1e9)
+        if time.time_ns() < self._burst[1]:
+            at = min(at, now + self._burst[1] - time.time_ns())
         # Together with the last reading of sources before: to wake up once more costs more.
         due, every = node.next_due_ns, min(filter(None, self._read_every.values()), default=0.0)
         if not every or not now < due < at:

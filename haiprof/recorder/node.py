@@ -382,8 +382,11 @@ class NodeRecorder:
         """Take the values of the sources that are due."""
         self._sampler.collect(time.monotonic_ns())
 
-    def sample(self) -> None:
+    def sample(self, write_after: float = WRITE_SECONDS) -> None:
         """Read the sources that are due; write when it is time.
+
+        Args:
+            write_after: how long after the last write the next is due, s.
 
         Raises:
             OSError: the disk refuses it; the rows wait.
@@ -392,7 +395,7 @@ class NodeRecorder:
         self._keep_changes()
         self._look_at_sources()
         self._look_at_gpus()
-        if time.monotonic() - self._written_at >= WRITE_SECONDS - EARLY_SECONDS:
+        if time.monotonic() - self._written_at >= write_after - EARLY_SECONDS:
             self.write()
 
     @property

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 #: Rows wait at most this long (s) or this many before they are written; not for a wake-up of its
 #: own that is a little later.
-WRITE_SECONDS: Final = 2.0
+WRITE_SECONDS: Final = 5.0
 EARLY_SECONDS: Final = 0.1
 WRITE_ROWS: Final = 16384
 _TAKE: Final = 1 << 18
@@ -290,11 +290,11 @@ class RecordedProcess:
         """What empties the ring between two calls of :meth:`drain`."""
         return self._reader
 
-    def _write_due(self) -> bool:
-        return time.monotonic() - self._written_at >= WRITE_SECONDS - EARLY_SECONDS
-
-    def drain(self) -> None:
+    def drain(self, write_after: float = WRITE_SECONDS) -> None:
         """Take from the ring what is new, and write it when it is time.
+
+        Args:
+            write_after: how long after the last write the next is due, s.
 
         Raises:
             OSError: the disk refuses it; nothing is lost that is still in the ring.
@@ -321,7 +321,7 @@ class RecordedProcess:
             if all_taken:
                 break
         self._report_losses()
-        due = self._write_due()
+        due = time.monotonic() - self._written_at >= write_after - EARLY_SECONDS
         if due or ended or flush != self._flush_answered:
             self._stacks.collect(self._reader.utc_offset_ns)
         if (self._reader.waiting or len(self._events) or self._stacks.rows) and (

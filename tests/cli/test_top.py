@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import statistics
 import subprocess
@@ -19,6 +20,7 @@ from runs import SECOND, loop, make_run, write_live, write_process, write_run
 from screens import Screen
 
 from haiprof import schema
+from haiprof.common.places import DOORBELL_NAME, open_rings, ring_dir, ring_root
 
 LOOP = """
 import sys, time, torch
@@ -236,6 +238,23 @@ def test_of_several_runs_the_newest_and_which_others_there_are(tmp_path: Path) -
     assert "2 runs: " in others
     assert "run0" in others
     assert "run2" in others
+
+
+def test_it_asks_the_recorder_to_write(shm: Path, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    write_run(run)
+    rings = open_rings(ring_root() / ring_dir(run).name, make=True)
+    rings.make_pipe(DOORBELL_NAME)
+    doorbell = rings.open_pipe(DOORBELL_NAME, os.O_RDWR)
+    try:
+        with top(run, "--hz", "4") as screen:
+            for _ in range(2):
+                wait_for(lambda: select.select([doorbell], [], [], 0.1)[0])
+                os.read(doorbell, 4096)
+            screen.press("q")
+            assert screen.end() == 0
+    finally:
+        os.close(doorbell)
 
 
 def test_where_there_is_no_run(shm: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from recording import (
 )
 
 from haiprof.common.places import make_private, ring_dir, ring_root
+from haiprof.recorder.launch import ring_doorbell
 
 
 @pytest.mark.parametrize("module", ["cloudpickle", "numpy", "pandas"])
@@ -96,3 +98,37 @@ def test_it_leaves_behind_what_it_cannot_read(shm: Path, tmp_path: Path) -> None
     log = (tmp_path / "run/recorder.log").read_text()
     assert log.count("1.ring") == 1
     assert log.count("1-1.outside: is not a note") == 1
+
+
+def test_what_is_asked_for_at_the_doorbell_is_written_sooner(shm: Path, tmp_path: Path) -> None:
+    program = """
+        import sys, haiprof
+        haiprof.start(sys.argv[1], run="run", hang_after=0)
+        with haiprof.range("first"): pass
+        for line in sys.stdin:
+            with haiprof.range(line.strip()): pass
+            print(flush=True)
+    """
+    job = python(program, str(tmp_path), stdin=subprocess.PIPE)
+    assert job.stdin is not None
+    assert job.stdout is not None
+    the_recorder(shm)
+    spans = wait_for(lambda: next(tmp_path.glob("run/*#0/spans-*"), None))
+    folder = spans.parent
+
+    def written() -> set[str]:
+        return set(read_table(folder, "spans")["name"].to_pylist())
+
+    took = []
+    for number in range(4):
+        time.sleep(1.1)  # it is written once a second at most
+        job.stdin.write(f"range {number}\n")
+        job.stdin.flush()
+        job.stdout.readline()
+        begun = time.monotonic()
+        ring_doorbell(ring_dir(tmp_path / "run"))
+        wait_for(lambda name=f"range {number}": name in written())
+        took.append(time.monotonic() - begun)
+    # Otherwise each but the first would take 3.9 s: those and the pauses are turns of 5 s.
+    assert min(took[1:]) < 2.5
+    job.communicate(timeout=60)
