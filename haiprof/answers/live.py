@@ -39,7 +39,7 @@ _FEWEST: Final = 10
 #: Nobody reads more.
 _MOST: Final = 3
 #: After this time, ns, what was recorded is written.
-_WRITTEN_NS: Final = 2_000_000_000
+_WRITTEN_NS: Final = 5_200_000_000
 _ADVICE: Final = "look at what the job and the machine do since then: haiprof stacks, haiprof top"
 _BEFORE: Final = "the minute before"
 

@@ -59,17 +59,17 @@ class CloserLook:
             log.error("no window of kernels is asked for: %s", error)
 
     @property
-    def rest_s(self) -> float:
-        """How long it still lasts, s; 0: nothing is looked at more closely."""
-        return max(0.0, self._until - self._clock())
+    def looks(self) -> bool:
+        """Whether something is looked at more closely now."""
+        return self._clock() < self._until
 
     def stack_hz(self, usual: float) -> float:
         """Return how often to sample stacks; never where they are off."""
-        return max(usual, _STACKS_HZ) if usual and self._clock() < self._until else usual
+        return max(usual, _STACKS_HZ) if usual and self.looks else usual
 
     def intervals(self, usual: Mapping[str, float]) -> Mapping[str, float]:
         """Return how often to read the sources of the host, s."""
-        if self._clock() >= self._until:
+        if not self.looks:
             return usual
         return {name: s if name == _GPU else min(s, _HOST_S) for name, s in usual.items()}
 

@@ -129,8 +129,10 @@ class Recorder:
         #: How often the sources are read now, s.
         self._read_every = intervals
         self._somebody_ended = False
+        #: How often to look at all else: hangs are seen by what was written.
+        self._turn_seconds = min(_TURN_SECONDS, hang_after / 2 or _TURN_SECONDS)
         #: How long after the last write the next is due, s.
-        self._write_after = WRITE_SECONDS
+        self._write_after = min(WRITE_SECONDS, self._turn_seconds)
         self._paused_since: float | None = None
         self._pause_error = 0
         self._terminations = 0
@@ -585,7 +587,8 @@ class Recorder:
             when_due=[] if paused else [node.chore],
         )
         self._somebody_ended |= any(fd != doorbell for fd in woken)
-        self._write_after = _ASKED_SECONDS if doorbell in woken else WRITE_SECONDS
+        asked = doorbell in woken or self._closer.looks
+        self._write_after = min(_ASKED_SECONDS if asked else WRITE_SECONDS, self._turn_seconds)
         if doorbell in woken:
             with contextlib.suppress(BlockingIOError):
                 while len(os.read(doorbell, 4096)) == 4096:
@@ -595,9 +598,9 @@ class Recorder:
         now = time.monotonic_ns()
         if self._paused_since is not None:
             return now + int(_RETRY_SECONDS * 1e9)
-        seconds = max(self._drain_seconds, min(_TURN_SECONDS, self._drain_seconds * 20))
-        # What is sampled more often for a time ends on time.
-        seconds = min(seconds, self._closer.rest_s or seconds)
+        seconds = max(self._drain_seconds, min(self._turn_seconds, self._drain_seconds * 20))
+        # What is sampled more often for a time begins and ends on time.
+        seconds = min(seconds, _ASKED_SECONDS) if self._closer.looks else seconds
         at = now + int(seconds * 1e9)
         if time.time_ns() < self._burst[1]:
             at = min(at, now + self._burst[1] - time.time_ns())

@@ -24,11 +24,11 @@ def test_rates_are_higher_for_a_while_and_then_as_before() -> None:
     closer.begin([])
     assert (closer.stack_hz(10), closer.intervals(USUAL)) == (100, CLOSER)
     assert (closer.stack_hz(0), closer.stack_hz(500)) == (0, 500)
-    assert closer.rest_s == 20
+    assert closer.looks
     now += 19.9
     assert closer.intervals(USUAL) == CLOSER
     now += 0.2
-    assert (closer.stack_hz(10), closer.intervals(USUAL), closer.rest_s) == (10, USUAL, 0)
+    assert (closer.stack_hz(10), closer.intervals(USUAL), closer.looks) == (10, USUAL, False)
     closer.begin([])
     closer.end()
     assert (closer.stack_hz(10), closer.intervals(USUAL)) == (10, USUAL)
