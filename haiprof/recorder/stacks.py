@@ -16,7 +16,7 @@ from haiprof.recorder.tables import RowTable
 
 log = logging.getLogger(__name__)
 
-_UNKNOWN: Final = "stacks are read of CPython 3.10 to 3.13 with the GIL, and this is another Python"
+_UNKNOWN: Final = "stacks are read of CPython 3.10 to 3.14 with the GIL, and this is another Python"
 #: What is counted, see :meth:`StackSampler.counts`.
 _COUNTS: Final = ("torn", "dropped", "cut")
 _NOT_IT: Final = "its process had ended, or runs as another user"

@@ -14,7 +14,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#if PY_VERSION_HEX >= 0x030A0000 && PY_VERSION_HEX < 0x030E0000 && !defined(Py_GIL_DISABLED)
+#if PY_VERSION_HEX >= 0x030A0000 && PY_VERSION_HEX < 0x030F0000 && !defined(Py_GIL_DISABLED)
 #define KNOWN 1
 #include <internal/pycore_gil.h>
 #include <internal/pycore_interp.h>
@@ -89,7 +89,10 @@ static void describe_frames(PythonLayout* layout) {
   PUT(frame_code, _PyInterpreterFrame, f_code);
   PUT(frame_instruction, _PyInterpreterFrame, prev_instr);
 #endif
-#if PY_VERSION_HEX >= 0x030C0000
+#if PY_VERSION_HEX >= 0x030E0000
+  _Static_assert(FRAME_OWNED_BY_CSTACK > FRAME_OWNED_BY_INTERPRETER, "both have no code");
+  layout->owner_on_c_stack = FRAME_OWNED_BY_INTERPRETER;
+#elif PY_VERSION_HEX >= 0x030C0000
   layout->owner_on_c_stack = FRAME_OWNED_BY_CSTACK;
 #endif
   PUT(frame_back, _PyInterpreterFrame, previous);
@@ -186,6 +189,6 @@ const char* haiprof_describe_python(PythonLayout* layout) {
 #elif defined(Py_GIL_DISABLED)
   return "a free-threaded Python";
 #else
-  return "a Python that haiprof does not know: its stacks are read in 3.10 to 3.13";
+  return "a Python that haiprof does not know: its stacks are read in 3.10 to 3.14";
 #endif
 }

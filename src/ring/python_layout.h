@@ -46,7 +46,7 @@ typedef struct PythonLayout {
   uint16_t bytes_length, bytes_text;
   uint16_t string_length, string_state, string_ascii_text, string_text;
   uint16_t lines;                // PythonLines
-  uint8_t owner_on_c_stack;      // 0xFF: there are no such frames
+  uint8_t owner_on_c_stack;      // it and those above it have no code; 0xFF: there are none
   uint8_t owner_generator;       // … of generators, which are complete from their beginning
   uint8_t instruction_is_index;  // frame_instruction is an int, and counts instructions
   uint32_t string_kind, string_compact, string_ascii;  // masks of string_state

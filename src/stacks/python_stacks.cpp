@@ -28,6 +28,8 @@ constexpr std::size_t kMostLines = 1024;
 // Tables that one look may search for lines, bytes.
 constexpr std::size_t kMostSearched = 64 << 20;
 constexpr std::uint8_t kNoOwner = 0xFF;
+// From 3.14 on frames mark references that they do not count; no object lies at such an address.
+constexpr std::uint64_t kTags = 3;
 constexpr std::uint16_t kNoCframe = 0xFFFF;
 // Room for so many is made at once.
 constexpr std::size_t kUsualFrames = 64;
@@ -305,7 +307,7 @@ void PythonStacks::follow(Thread& thread) {
       return;
     }
     const std::uint8_t* const frame = window + (thread.frame - thread.begin);
-    Raw raw{at<std::uint64_t>(frame, layout_.frame_code), 0, kNoOwner};
+    Raw raw{at<std::uint64_t>(frame, layout_.frame_code) & ~kTags, 0, kNoOwner};
     if (layout_.instruction_is_index != 0) {
       raw.instruction = static_cast<std::uint64_t>(
           std::int64_t{at<std::int32_t>(frame, layout_.frame_instruction)});
@@ -313,7 +315,7 @@ void PythonStacks::follow(Thread& thread) {
       raw.instruction = at<std::uint64_t>(frame, layout_.frame_instruction);
       raw.owner = at<std::uint8_t>(frame, layout_.frame_owner);
     }
-    if (layout_.owner_on_c_stack == kNoOwner || raw.owner != layout_.owner_on_c_stack) {
+    if (layout_.owner_on_c_stack == kNoOwner || raw.owner < layout_.owner_on_c_stack) {
       thread.frames.push_back(raw);
     }
     ++frames_;

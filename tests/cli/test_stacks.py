@@ -18,7 +18,7 @@ from haiprof.cli.stacks import lines
 from haiprof.control.stacks import Frame, Looked, Thread
 
 needs_layout = pytest.mark.skipif(
-    sys.version_info >= (3, 14), reason="the layout of this Python is not known"
+    sys.version_info >= (3, 15), reason="the layout of this Python is not known"
 )
 
 RANKS = """

@@ -97,7 +97,7 @@ def test_a_running_job_in_both_sizes(running: subprocess.Popen[str], shm: Path) 
         wide = screen.wait(lambda f: len(f) == 50)
         assert any(len(line) > 80 for line in wide)
         assert "trend (5 min)" in "\n".join(wide)
-        if sys.version_info < (3, 14):  # of later ones no stacks are sampled
+        if sys.version_info < (3, 15):  # of later ones no stacks are sampled
             screen.press("s")
             screen.wait(lambda f: any("train_a_little.py:" in line for line in f))
         screen.press("q")

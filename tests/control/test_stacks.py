@@ -21,7 +21,7 @@ from haiprof.control.find import Found, find
 from haiprof.control.stacks import Frame, Looked, Thread, chosen, grouped, look_at
 
 pytestmark = pytest.mark.skipif(
-    sys.version_info >= (3, 14), reason="the layout of this Python is not known"
+    sys.version_info >= (3, 15), reason="the layout of this Python is not known"
 )
 
 #: No other process of the machine runs it.

@@ -21,7 +21,7 @@ from haiprof.common.protocol import Refused
 from haiprof.recorder.stacks import ProcessStacks
 
 pytestmark = pytest.mark.skipif(
-    sys.version_info >= (3, 14), reason="the layout of this Python is not known"
+    sys.version_info >= (3, 15), reason="the layout of this Python is not known"
 )
 
 JOB = """

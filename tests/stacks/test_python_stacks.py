@@ -13,7 +13,7 @@ from stack_jobs import check, still_job
 from haiprof import _core
 
 pytestmark = pytest.mark.skipif(
-    sys.version_info >= (3, 14), reason="the layout of this Python is not known"
+    sys.version_info >= (3, 15), reason="the layout of this Python is not known"
 )
 
 

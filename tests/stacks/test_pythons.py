@@ -17,7 +17,7 @@ pytestmark = pytest.mark.pythons
 @pytest.mark.parametrize("bare", interpreters().values(), ids=lambda path: path.name)
 def test_every_frame_and_line_is_what_the_process_says(bare: Path) -> None:
     python = with_haiprof(bare, TO_RECORD)
-    version = said(bare, "-c", "import sys; print(sys.version_info >= (3, 14), sys.abiflags)")
+    version = said(bare, "-c", "import sys; print(sys.version_info >= (3, 15), sys.abiflags)")
     if re.search("True|t", version):
         program = "from haiprof import _core; _core.python_layout()"
         with pytest.raises(AssertionError, match="RuntimeError"):

@@ -16,7 +16,7 @@ from haiprof.common.process_life import start_time_of
 
 pytestmark = [
     pytest.mark.skipif(
-        sys.version_info >= (3, 14), reason="the layout of this Python is not known"
+        sys.version_info >= (3, 15), reason="the layout of this Python is not known"
     ),
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be somebody else"),
 ]

@@ -20,7 +20,7 @@ from haiprof import _core
 from haiprof.common.process_life import parent_of, start_time_of
 
 pytestmark = pytest.mark.skipif(
-    sys.version_info >= (3, 14), reason="the layout of this Python is not known"
+    sys.version_info >= (3, 15), reason="the layout of this Python is not known"
 )
 
 #: So many samples that shares of them mean something, and no more than a busy machine can take.

@@ -57,7 +57,7 @@ def stacks() -> Iterator[Finding]:
     except PermissionError as error:
         yield Finding(_STACKS, DENIED, str(error), str(given.PTRACE))
     except (RuntimeError, OSError, ValueError) as error:
-        fix = "CPython 3.10 to 3.13 with the GIL"
+        fix = "CPython 3.10 to 3.14 with the GIL"
         yield Finding(_STACKS, ABSENT, f"Python stacks are not sampled: {error}", fix)
     else:
         yield Finding(_STACKS, OK, "Python stacks of running processes can be read")

@@ -20,7 +20,7 @@ from haiprof.control.hang import Hang, Looked, Seen, verdict
 from haiprof.control.native_culprits import add_native
 
 pytestmark = pytest.mark.skipif(
-    sys.version_info >= (3, 14), reason="the layout of this Python is not known"
+    sys.version_info >= (3, 15), reason="the layout of this Python is not known"
 )
 
 
