@@ -326,7 +326,8 @@ OPTIONS: Final[dict[str, Option]] = {
         ),
         Option(
             "metrics",
-            "export figures to HOST:PORT, FILE.prom or otlp, several with commas (empty: nowhere)",
+            "export figures to HOST:PORT, FILE.prom or otlp, several with commas (empty: nowhere); "
+            "host beside them: samples of the host, too",
             str,
             _check_metrics,
         ),

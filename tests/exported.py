@@ -24,6 +24,7 @@ class Process:
 
     rank: int | None = 0
     local_rank: int | None = 0
+    gpu_uuids: tuple[str, ...] = ()
     lost: int = 0
     ending: str | None = None
 
@@ -70,12 +71,23 @@ def values(snapshot: Snapshot, family: Family) -> dict[tuple[str, ...], Any]:
     }
 
 
+def samples(*given: tuple[str, str | None, float]) -> Batch:
+    """Return samples of the node: metric, instance and value."""
+    named = [dict(zip(("metric", "instance", "value"), one, strict=True)) for one in given]
+    return rows(schema.SAMPLES, *({"time": 1, "flags": 0, **one} for one in named))
+
+
+def gpu_uuid(number: int) -> str:
+    """Return what a GPU is called."""
+    return f"GPU-00000000-0000-0000-0000-{number:012d}"
+
+
 def busy_node(ranks: int = 8) -> Node:
     """Return a node with as many series as are to be expected: forty a rank."""
     node = Node({"run": "train-20261129-221240-25538", "node": "node0123"})
     phases = ("dataloader", "forward", "backward", "gradient_sync", "optimizer")
     for number in range(ranks):
-        rank = node.begin(Process(number, number))
+        rank = node.begin(Process(number, number, (gpu_uuid(number),)))
         assert rank is not None
         for step in range(4):
             rank.read(step_spans(0.3 + 0.01 * number, 0.31))

@@ -10,7 +10,9 @@ from urllib.parse import urlsplit
 #: Where it listens if no host is given: nobody else on the network sees it.
 LOOPBACK: Final = "127.0.0.1"
 _ADDRESS: Final = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[\w.-]*):(?P<port>\d{1,5})")
-_FORMS: Final = "HOST:PORT, :PORT, a path that ends in .prom, otlp, otlp:URL"
+_FORMS: Final = "HOST:PORT, :PORT, a path that ends in .prom, otlp, otlp:URL, host"
+#: Asks for samples of the host and its GPUs, too.
+_HOST: Final = "host"
 
 
 class Targets(NamedTuple):
@@ -20,11 +22,13 @@ class Targets(NamedTuple):
         addresses: hosts and ports to listen at for Prometheus.
         files: text files for node_exporter.
         urls: where to send OTLP to; empty: where OTEL_EXPORTER_OTLP_ENDPOINT says.
+        samples: whether samples of the host and its GPUs are exported, too.
     """
 
     addresses: tuple[tuple[str, int], ...]
     files: tuple[str, ...]
     urls: tuple[str, ...]
+    samples: bool = False
 
 
 def targets_of(text: str) -> Targets:
@@ -34,7 +38,12 @@ def targets_of(text: str) -> Targets:
         ValueError: it is something else; the message goes on after "must be".
     """
     addresses, files, urls = [], [], []
-    for word in filter(None, (word.strip() for word in text.split(","))):
+    words = list(filter(None, (word.strip() for word in text.split(","))))
+    if words and set(words) == {_HOST}:
+        raise ValueError(f"{_HOST} and where to export to, with a comma between them")
+    for word in words:
+        if word == _HOST:
+            continue
         if word == "otlp" or word.startswith("otlp:"):
             urls.append(_url(word.removeprefix("otlp").removeprefix(":")))
         elif word.endswith(".prom"):
@@ -46,7 +55,7 @@ def targets_of(text: str) -> Targets:
             addresses.append((found["host"].strip("[]") or LOOPBACK, port))
         else:
             raise ValueError(f"some of {_FORMS}, with commas between them; {word!r} is none")
-    return Targets(tuple(addresses), tuple(files), tuple(urls))
+    return Targets(tuple(addresses), tuple(files), tuple(urls), _HOST in words)
 
 
 def _url(text: str) -> str:

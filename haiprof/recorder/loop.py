@@ -204,7 +204,7 @@ class Recorder:
                 figures.turn(self._seen.names, list(self._processes.values()))
                 on_finding.turn()
                 if self._exports is not None:
-                    self._exports.turn(node.sources)
+                    self._exports.turn(node)
                 if self._hopeless():
                     log.error("the disk stayed full; `haiprof recover` writes the rings later")
                     return False
@@ -219,7 +219,7 @@ class Recorder:
             self._closer.end()
             on_finding.close()
             if self._exports is not None:
-                self._exports.close(node.sources)
+                self._exports.close(node)
                 self._exports = None
             # While we have the lock: the next recorder opens the same files. The log comes first:
             # somebody who waits for the node's files may then remove the folder.
@@ -238,7 +238,10 @@ class Recorder:
         from haiprof.recorder.metrics.exports import Exports
 
         labels = {name: about[name] for name in ("run", "node")}
-        return Exports(targets_of(self._metrics), labels, lambda text: node.event("recorder", text))
+        targets, say = targets_of(self._metrics), functools.partial(node.event, "recorder")
+        exports = Exports(targets, labels, say)
+        node.hand_rows_to(exports.rows_of_node())
+        return exports
 
     def _running_command(self) -> Command | None:
         if self._watched is None or self._watched.ended():

@@ -10,7 +10,7 @@ import fcntl
 import json
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +20,7 @@ from haiprof.common.owned_files import Folder
 from haiprof.common.places import PROCFS, SYSFS, Access, node_name, removed
 from haiprof.common.process_life import Life
 from haiprof.recorder import ending, machine
+from haiprof.recorder.arrow_stream import Batch
 from haiprof.recorder.memory_kills import Verdict
 from haiprof.recorder.process import EARLY_SECONDS, WRITE_SECONDS, RecordedProcess
 from haiprof.recorder.process_folder import gpus_of, read_process_file, whole, write_json
@@ -49,6 +50,8 @@ class _Folder:
         self._writers = {table.name: TableWriter(files, table, part) for table in tables}
         self._part = part
         self._tables = RingTables()
+        #: Takes them as they are written, and never raises.
+        self.on_rows: Callable[[Batch], None] | None = None
 
     def write(self) -> None:
         if removed(self.path):
@@ -61,6 +64,8 @@ class _Folder:
         for name, columns in rows.items():
             batch = self._tables.batch(schema.TABLES[name], columns, self.rows.texts)
             self._writers[name].append(batch)
+            if self.on_rows is not None:
+                self.on_rows(batch)
         self.rows.clear()
         for writer in self._writers.values():
             writer.push()
@@ -402,6 +407,15 @@ class NodeRecorder:
     def sources(self) -> list[SourceReport]:
         """The sources as they were last known to be."""
         return self._sources
+
+    @property
+    def gpus(self) -> list[dict[str, Any]]:
+        """The constant properties of each GPU that was ever sampled."""
+        return list(self._gpus.values())
+
+    def hand_rows_to(self, take: Callable[[Batch], None] | None) -> None:
+        """Hand the node's own rows, as they are written, to ``take``, which must not raise."""
+        self._targets[0].on_rows = take
 
     @property
     def chore(self) -> Chore:

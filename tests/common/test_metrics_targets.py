@@ -18,6 +18,7 @@ from haiprof.common.metrics_targets import Targets, targets_of
         ("/a b/c.prom", Targets((), ("/a b/c.prom",), ())),
         ("otlp", Targets((), (), ("",))),
         ("otlp:https://c:4318/x", Targets((), (), ("https://c:4318/x",))),
+        (":1,host", Targets((("127.0.0.1", 1),), (), (), True)),
         (":1, /f.prom ,otlp", Targets((("127.0.0.1", 1),), ("/f.prom",), ("",))),
     ],
 )
@@ -32,6 +33,7 @@ def test_each_form_is_read(text: str, targets: Targets) -> None:
         (":0", "port from 1 to 65535"),
         (":65536", "port from 1 to 65535"),
         ("yes", "HOST:PORT"),
+        ("host", "host and where to export to"),
         ("x.prom", "absolute path"),
         ("/a\0.prom", "absolute path"),
         ("otlp:ftp://c", "http or https"),

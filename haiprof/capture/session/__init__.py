@@ -85,7 +85,7 @@ def start(
             oldest are removed, kernels first; default 0, a tenth of the disk, from 1 to 100.
         metrics: where the recorder exports figures to while the job runs: ``HOST:PORT`` for
             Prometheus, a path that ends in ``.prom`` for node_exporter, ``otlp`` or ``otlp:URL``,
-            several with commas; default none.
+            several with commas, and ``host`` beside them for samples of the host; default none.
         trackers: seconds from one time to the next that values of haiprof are logged to the run of
             W&B, MLflow or TensorBoard that the job logs to; default 10, 0 for never.
         ring_mib: shared memory of this process, MiB; default 16.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -33,6 +33,18 @@ class Export(Protocol):
         """Take no more."""
 
 
+class Sampled(Protocol):
+    """The node that is sampled, as far as it matters here."""
+
+    @property
+    def sources(self) -> Collection[Mapping[str, Any]]:
+        """Its sources of samples."""
+
+    @property
+    def gpus(self) -> Collection[Mapping[str, Any]]:
+        """Its GPUs."""
+
+
 class Exports:
     """What one recorder exports to."""
 
@@ -47,6 +59,7 @@ class Exports:
             say: takes what does not work, a sentence each.
         """
         self._say = say
+        self._samples = targets.samples
         self._node: Node | None = Node(node)
         self._exports: dict[str, Export] = {}
         self._broken: set[str] = set()
@@ -81,10 +94,19 @@ class Exports:
         if self._node is None or (rank := self._node.begin(process)) is None:
             return None
 
+        return self._guarded(rank.read)
+
+    def rows_of_node(self) -> Callable[[Batch], None] | None:
+        """Return what takes the rows of the node; None: nothing does."""
+        if self._node is None or not self._samples:
+            return None
+        return self._guarded(self._node.samples.read)
+
+    def _guarded(self, read: Callable[[Batch], None]) -> Callable[[Batch], None]:
         def take(batch: Batch) -> None:
             if self._node is not None:
                 try:
-                    rank.read(batch)
+                    read(batch)
                 except Exception:
                     self._give_up()
 
@@ -98,18 +120,18 @@ class Exports:
             except Exception:
                 self._give_up()
 
-    def turn(self, sources: Iterable[Mapping[str, Any]]) -> None:
+    def turn(self, sampled: Sampled) -> None:
         """Export what is known now, if it is time to."""
         now = time.monotonic()
         if now >= self._next - _EARLY_S:
             self._next = now + _EVERY_S
-            self._publish(sources)
+            self._publish(sampled)
             if self._node is None:  # what was said last is no longer so
                 self._end()
 
-    def close(self, sources: Iterable[Mapping[str, Any]]) -> None:
+    def close(self, sampled: Sampled) -> None:
         """Export how it ended, and no more."""
-        self._publish(sources)
+        self._publish(sampled)
         self._end()
 
     def _end(self) -> None:
@@ -120,11 +142,11 @@ class Exports:
                 log.exception("an export of metrics does not end in order")
         self._exports = {}
 
-    def _publish(self, sources: Iterable[Mapping[str, Any]]) -> None:
+    def _publish(self, sampled: Sampled) -> None:
         if self._node is None or not self._exports:
             return
         try:
-            snapshot = self._node.snapshot(sources)
+            snapshot = self._node.snapshot(sampled.sources, sampled.gpus)
             for where, export in self._exports.items():
                 self._publish_to(where, export, snapshot)
         except Exception:

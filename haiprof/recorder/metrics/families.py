@@ -1,4 +1,4 @@
-"""Every series that a recorder exports: name, type, labels and meaning.
+"""Every series that a recorder exports of ranks and of itself: name, type, labels and meaning.
 
 docs/metrics-export.md has the same as a table.
 
@@ -89,6 +89,9 @@ LAG: Final = Family(
     "How much longer its newest steps took on average than those of the fastest rank of the node, "
     "without waiting for others.",
 )
+RANK_GPU: Final = Family(
+    "haiprof_rank_gpu_info", "gauge", (*RANK, "UUID"), "1; a GPU that the rank uses."
+)
 STATE: Final = Family(
     "haiprof_state", "gauge", (*RANK, "state"), "1 for the state that the rank is in, else 0."
 )
@@ -120,7 +123,8 @@ CUT_OFF: Final = Family(
     "haiprof_series_cut_off_total",
     "counter",
     (),
-    "Ranks, phases and findings that have no series of their own, since there are too many.",
+    "Ranks, phases, findings and instances that have no series of their own, since there are too "
+    "many.",
 )
 BUILD: Final = Family(
     "haiprof_build_info", "gauge", ("version",), "1; the version of haiprof that records."
@@ -128,7 +132,8 @@ BUILD: Final = Family(
 
 FAMILIES: Final = (
     *(STEP_DURATION, STEPS, LAST_STEP, PHASE, DEVICE_PHASE, PAUSE, OBSERVED, BUSY, EXPOSED, WAIT),
-    *(LAG, STATE, OVERHEAD, LOST, FINDING, SOURCE, RECORDER_CPU, RECORDER_MEMORY, CUT_OFF, BUILD),
+    *(LAG, RANK_GPU, STATE, OVERHEAD, LOST),
+    *(FINDING, SOURCE, RECORDER_CPU, RECORDER_MEMORY, CUT_OFF, BUILD),
 )
 
 

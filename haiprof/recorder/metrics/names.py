@@ -12,7 +12,7 @@ OTHER: Final = "other"
 #: Characters of a value.
 _LONGEST: Final = 64
 #: Beyond so many that have no series of their own it is not counted how many.
-_MOST_COUNTED: Final = 4096
+MOST_COUNTED: Final = 4096
 #: Kinds of groups, and words in what a group is for that say so.
 _WORDS: Final = {
     "dp": {"dp", "ddp", "fsdp", "data", "shard", "replicate"},
@@ -49,7 +49,7 @@ class Names:
         if len(self._own) < self._most:
             self._own.add(value)
             return value
-        if len(self._cut) < _MOST_COUNTED:
+        if len(self._cut) < MOST_COUNTED:
             self._cut.add(value)
         return OTHER
 

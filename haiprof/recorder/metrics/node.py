@@ -6,17 +6,20 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from haiprof import __version__
 from haiprof.recorder.metrics import families as f
 from haiprof.recorder.metrics.names import Names, label_value
 from haiprof.recorder.metrics.rank import COMPARED, Rank
+from haiprof.recorder.metrics.samples import Samples
 
 #: Ranks and kinds of findings that have series.
 _MOST_RANKS: Final = 64
 _MOST_FINDINGS: Final = 80
+#: GPUs of a rank.
+_MOST_GPUS: Final = 16
 #: Sources of samples: far more than there are.
 _MOST_SOURCES: Final = 64
 #: Phases that haiprof knows itself, and how many of the job's own are named beside them.
@@ -34,6 +37,10 @@ class Recorded(Protocol):
 
     rank: int | None
     local_rank: int | None
+
+    @property
+    def gpu_uuids(self) -> Sequence[str]:
+        """The UUIDs of the GPUs that it uses."""
 
     @property
     def lost(self) -> int:
@@ -68,6 +75,8 @@ class Node:
         self._findings: dict[tuple[str, tuple[int, ...]], None] = {}
         self._findings_refused = 0
         self._hang: tuple[str, frozenset[int], frozenset[int]] | None = None
+        #: The node's own, if they are asked for.
+        self.samples = Samples()
 
     def begin(self, process: Recorded) -> Rank | None:
         """Return what counts the rows of a process of a rank.
@@ -104,21 +113,27 @@ class Node:
             else:
                 self._findings_refused += 1
 
-    def snapshot(self, sources: Iterable[Mapping[str, Any]]) -> f.Snapshot:
+    def snapshot(
+        self, sources: Collection[Mapping[str, Any]], gpus: Collection[Mapping[str, Any]] = ()
+    ) -> f.Snapshot:
         """Return all series as they are now.
 
         Args:
-            sources: those of samples: ``name`` and ``state``.
+            sources: those of samples: ``name`` and ``state``, and as :class:`Samples` wants them.
+            gpus: those of the node: ``instance`` and ``uuid``.
         """
         found: list[f.Series] = []
         for key, one in self._ranks.items():
             one.counted.lost = one.process.lost
             found += _of_rank(key, one.counted)
             found += self._state(key, one)
+            for uuid in one.process.gpu_uuids[:_MOST_GPUS]:
+                found.append(f.Series(f.RANK_GPU, (*key, label_value(uuid)), 1.0))
         found += self._lags()
         found += self._of_node(sources)
         places = {family: i for i, family in enumerate(f.FAMILIES)}
         found.sort(key=lambda series: places[series.family])
+        found += self.samples.series(sources, gpus)
         return f.Snapshot(self._labels, tuple(found), time.time_ns(), self._since_ns)
 
     def _state(self, key: tuple[str, str], one: _Of) -> list[f.Series]:
@@ -160,7 +175,7 @@ class Node:
             kinds[label_value(self._hang[0])] += 1
         up = {label_value(str(s["name"])): float(s["state"] == "ok") for s in sources}
         cut = self._phases.cut_off + len(self._refused) + self._findings_refused
-        cut += max(0, len(up) - _MOST_SOURCES)
+        cut += max(0, len(up) - _MOST_SOURCES) + self.samples.cut_off
         times = os.times()
         cpu = times.user + times.system + times.children_user + times.children_system
         return [

@@ -39,6 +39,13 @@ _LONGEST_S: Final = 10.0
 _LAST_S: Final = 3.0
 _PATH: Final = "/v1/metrics"
 _SCOPE: Final = InstrumentationScope("haiprof", __version__)
+#: Ends of names, and units as UCUM writes them.
+_UNITS: Final = {
+    "_bytes_per_second": "By/s",
+    "_per_second": "1/s",
+    **{"_seconds": "s", "_ratio": "1", "_bytes": "By", "_watts": "W", "_joules": "J"},
+    **{"_hertz": "Hz", "_celsius": "Cel"},
+}
 _CUMULATIVE: Final = AggregationTemporality.CUMULATIVE
 
 
@@ -133,8 +140,7 @@ def _metrics(snapshot: Snapshot) -> Iterator[Metric]:
 
 def _unit(family: Family) -> str:
     name = family.name.removesuffix("_total")
-    units = {"_seconds": "s", "_ratio": "1", "_bytes": "By"}
-    return next((unit for end, unit in units.items() if name.endswith(end)), "")
+    return next((unit for end, unit in _UNITS.items() if name.endswith(end)), "")
 
 
 def _attributes(one: Series) -> dict[str, str]:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from exported import busy_node
+from exported import busy_node, gpu_uuid, samples
 from prometheus_client.parser import text_string_to_metric_families
 
 from haiprof.recorder.metrics import families as f
 from haiprof.recorder.metrics.exposition import render
+from haiprof.recorder.metrics.sample_families import EXPORTED
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "metrics-export.md"
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+PAGE = DOCS / "metrics-export.md"
+ALL = (*f.FAMILIES, *(exported.family for exported in EXPORTED.values()))
 
 
 def documented() -> dict[str, tuple[str, list[str], str]]:
@@ -21,7 +24,7 @@ def documented() -> dict[str, tuple[str, list[str], str]]:
 
 
 def test_each_series_has_its_row() -> None:
-    known = {x.name: (x.kind, list(x.labels), x.meaning.rstrip(".")) for x in f.FAMILIES}
+    known = {x.name: (x.kind, list(x.labels), x.meaning.rstrip(".")) for x in ALL}
     assert documented() == known
 
 
@@ -29,7 +32,14 @@ def test_the_endpoint_exposes_these() -> None:
     node = busy_node()
     node.note("finding", {"kind": "gil", "ranks": [0], "over": False})
     sources = [{"name": "cpu", "state": "ok"}]
-    text = render(node.snapshot(sources)).decode()
+    gpus = [{"instance": "gpu0", "uuid": gpu_uuid(0)}]
+    of_gpu = {"gpu": "gpu0"}
+    given = [
+        (metric, next((of_gpu.get(label, "eth0") for label in exported.family.labels), None), 1.0)
+        for metric, exported in EXPORTED.items()
+    ]
+    node.samples.read(samples(*given))
+    text = render(node.snapshot(sources, gpus)).decode()
     pages = documented()
     for name in ("overhead_ratio",):
         pages.pop(f"haiprof_{name}")  # of GPUs alone: test_rank.py
@@ -42,6 +52,17 @@ def test_the_endpoint_exposes_these() -> None:
         assert (exposed[name].type, exposed[name].documentation) == (kind, f"{meaning}.")
         for sample in exposed[name].samples:
             assert set(sample.labels) - {"le"} == {"run", "node", *labels}
+
+
+def test_without_being_asked_for_no_sample_is_exposed() -> None:
+    text = render(busy_node().snapshot([])).decode()
+    assert not [line for line in text.splitlines() if line.startswith("haiprof_cpu")]
+
+
+def test_each_sample_is_a_metric_that_is_documented() -> None:
+    page = (DOCS / "metrics.md").read_text("utf-8")
+    known = set(re.findall(r"`([a-z_0-9]+\.[a-z_0-9]+\.[a-z_]+)`", page))
+    assert set(EXPORTED) <= known
 
 
 def test_limits_are_as_the_page_has_them() -> None:

@@ -7,6 +7,7 @@ import socket
 import sys
 import urllib.request
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,14 @@ TRAINS = """
 """
 
 
+@dataclass
+class Sampled:
+    """A node that is sampled."""
+
+    sources: list[Mapping[str, Any]] = field(default_factory=list)
+    gpus: list[Mapping[str, Any]] = field(default_factory=list)
+
+
 @pytest.fixture
 def port() -> int:
     """A port that was free a moment ago."""
@@ -68,7 +77,7 @@ def scraped(port: int) -> dict[str, dict[str, float]]:
 
 def test_a_training_job_is_scraped(shm: Path, tmp_path: Path, port: int) -> None:
     file = tmp_path / "haiprof.prom"
-    where, enough = f":{port},{file}", tmp_path / "enough"
+    where, enough = f":{port},{file},host", tmp_path / "enough"
     job = python(TRAINS, str(tmp_path), where, str(enough), warm=True)
     try:
         phases = ("dataloader", "forward", "backward", "optimizer", "other")
@@ -76,9 +85,13 @@ def test_a_training_job_is_scraped(shm: Path, tmp_path: Path, port: int) -> None
         def known() -> Mapping[str, Any] | None:
             found = scraped(port)
             by_phase = found.get("haiprof_phase_seconds_total", {})
-            return found if len(by_phase) >= len(phases) else None
+            sampled = found.get("haiprof_cpu_util_ratio", {})
+            return found if sampled and len(by_phase) >= len(phases) else None
 
-        found = wait_for(known, what="phases")
+        found = wait_for(known, what="phases and samples")
+        assert 0 <= found["haiprof_cpu_util_ratio"][""] <= 1
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        assert found["haiprof_mem_total_bytes"][""] == pytest.approx(total, rel=0.1)
         steps = sum(found["haiprof_steps_total"].values())
         assert steps == sum(found["haiprof_step_duration_seconds_count"].values()) > 2
         spent = sum(found["haiprof_phase_seconds_total"].values())
@@ -94,6 +107,12 @@ def test_a_training_job_is_scraped(shm: Path, tmp_path: Path, port: int) -> None
         job.communicate(timeout=120)
     wait_recorded(shm)
     assert not file.exists()
+
+
+def test_samples_are_exported_only_where_they_are_asked_for() -> None:
+    assert Exports(targets_of(""), NODE, print).rows_of_node() is None
+    assert Exports(targets_of("/nowhere/a.prom"), NODE, print).rows_of_node() is None
+    assert Exports(targets_of("/nowhere/a.prom,host"), NODE, print).rows_of_node() is not None
 
 
 def test_off_nothing_of_it_is_imported(shm: Path, tmp_path: Path) -> None:
@@ -200,16 +219,16 @@ def test_a_full_disk_is_said_once(fails: Fails) -> None:
     said: list[str] = []
     exported = Exports(targets_of("/a.prom"), NODE, said.append)
     for _ in range(3):
-        exported.turn([])
+        exported.turn(Sampled())
     assert said == [
         "metrics are not exported to /a.prom: No space left on device; it is tried again"
     ]
     fails.error = None
-    exported.turn([])
+    exported.turn(Sampled())
     fails.error = OSError(28, "No space left on device")
-    exported.turn([])
+    exported.turn(Sampled())
     assert len(said) == 2
-    exported.close([])
+    exported.close(Sampled())
     assert fails.closed
 
 
@@ -223,11 +242,11 @@ def test_a_fault_of_our_own_ends_the_export_and_no_more(fails: Fails) -> None:
     batch = rows(schema.SPANS, {"start": 1, "duration": 1, "category": "step"})
     broken = type(batch)(batch.table, 1, batch.columns[:1])
     take(broken)
-    exported.turn([])
+    exported.turn(Sampled())
     assert said == ["metrics are exported no more: the recorder's log says why"]
     assert fails.closed, "what was exported last is no longer so"
     take(broken)
     exported.note("hang", {})
-    exported.turn([])
-    exported.close([])
+    exported.turn(Sampled())
+    exported.close(Sampled())
     assert len(said) == 1
