@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -77,6 +78,12 @@ def samples(*given: tuple[str, str | None, float]) -> Batch:
     return rows(schema.SAMPLES, *({"time": 1, "flags": 0, **one} for one in named))
 
 
+def statement(second: float, **values: float) -> Batch:
+    """Return what ``haiprof.model`` records of a statement."""
+    given = {"time": round(second * 1e9), "kind": "model", "attributes": json.dumps(values)}
+    return rows(schema.EVENTS, given)
+
+
 def gpu_uuid(number: int) -> str:
     """Return what a GPU is called."""
     return f"GPU-00000000-0000-0000-0000-{number:012d}"
@@ -97,6 +104,7 @@ def busy_node(ranks: int = 8) -> Node:
             busy = [("busy", "busy", 0.2), ("exposed", "exposed", 0.05)]
             rank.read(parts(("device_step", "step", 0.3), *device, *busy, device=0))
             rank.read(parts(("gc", "gc", 0.01), ("checkpoint", "save", 0.2)))
+        rank.read(statement(100, tokens_per_step=4096, samples_per_step=2, parameters=7e9))
         for purpose in ("mesh_dp", "mesh_tp"):
             rank.read(rows(schema.COLLECTIVES, {"side": "wait", "duration": 7, "group": purpose}))
     return node

@@ -40,6 +40,18 @@ STEPS: Final = Family(
 LAST_STEP: Final = Family(
     "haiprof_last_step_timestamp_seconds", "gauge", RANK, "When the newest step ended."
 )
+TOKENS: Final = Family(
+    "haiprof_tokens_total", "counter", RANK, "Tokens of the steps of training, as the job states."
+)
+SAMPLES: Final = Family(
+    "haiprof_samples_total", "counter", RANK, "Samples of the steps of training, as the job states."
+)
+FLOPS: Final = Family(
+    "haiprof_model_flops_total",
+    "counter",
+    RANK,
+    "Floating-point operations of the model in the steps of training, as the job states.",
+)
 PHASE: Final = Family(
     "haiprof_phase_seconds_total",
     "counter",
@@ -131,7 +143,8 @@ BUILD: Final = Family(
 )
 
 FAMILIES: Final = (
-    *(STEP_DURATION, STEPS, LAST_STEP, PHASE, DEVICE_PHASE, PAUSE, OBSERVED, BUSY, EXPOSED, WAIT),
+    *(STEP_DURATION, STEPS, LAST_STEP, TOKENS, SAMPLES, FLOPS),
+    *(PHASE, DEVICE_PHASE, PAUSE, OBSERVED, BUSY, EXPOSED, WAIT),
     *(LAG, RANK_GPU, STATE, OVERHEAD, LOST),
     *(FINDING, SOURCE, RECORDER_CPU, RECORDER_MEMORY, CUT_OFF, BUILD),
 )

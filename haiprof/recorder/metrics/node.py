@@ -201,6 +201,8 @@ def _of_rank(key: tuple[str, str], rank: Rank) -> list[f.Series]:
     if rank.observed is not None:
         of_gpu = ((f.OBSERVED, rank.observed), (f.BUSY, rank.busy), (f.EXPOSED, rank.exposed))
         found += [f.Series(family, key, ns / 1e9) for family, ns in of_gpu]
+    stated = {"tokens": f.TOKENS, "samples": f.SAMPLES, "flops": f.FLOPS}
+    found += [f.Series(stated[name], key, total) for name, total in rank.work.totals.items()]
     labelled = (
         (f.PHASE, rank.phases),
         (f.DEVICE_PHASE, rank.device_phases),

@@ -12,11 +12,13 @@ from haiprof import _core
 from haiprof.recorder.arrow_stream import Batch
 from haiprof.recorder.metrics.families import BUCKETS, Histogram
 from haiprof.recorder.metrics.names import OTHER, Names, group_kind
+from haiprof.recorder.metrics.work import Work
 
 _STEP: Final = _core.CATEGORIES.index("step")
 _INFERENCE: Final = _core.CATEGORIES.index("inference_step")
 _WAITS: Final = _core.COLLECTIVE_SIDES.index("wait")
 _KINDS: Final = _core.PART_KINDS
+_EVENTS: Final = ("group", "budget", "model")
 _PAUSES: Final = ("gc", "checkpoint", "compile")
 #: The phase in which DistributedDataParallel waits for the gradients of other ranks.
 _SYNC: Final = "gradient_sync"
@@ -55,6 +57,7 @@ class Rank:
         #: Records that processes before the newest had lost.
         self.lost_before = self.lost = 0
         self._groups: dict[str, str] = {}
+        self.work = Work()
 
     @property
     def steps(self) -> int:
@@ -72,6 +75,7 @@ class Rank:
         self.lost = 0
         self.own.clear()
         self._groups.clear()
+        self.work.begin_process()
 
     def read(self, batch: Batch) -> None:
         """Take rows as they are written."""
@@ -87,6 +91,7 @@ class Rank:
     def _read_spans(self, batch: Batch) -> None:
         kinds, durations = batch.numbers("category"), batch.numbers("duration")
         starts = batch.numbers("start")
+        self.work.begin_rows()
         for kind, start_ns, lasts_ns in zip(kinds, starts, durations, strict=True):
             if kind not in (_STEP, _INFERENCE):
                 continue
@@ -97,6 +102,8 @@ class Rank:
                 self._counts[bisect.bisect_left(BUCKETS, lasts_ns / 1e9)] += 1
                 self._total_ns += max(0, lasts_ns)
                 self.last_step_ns = max(self.last_step_ns, start_ns + lasts_ns)
+            if kind == _STEP:
+                self.work.add_step(start_ns + lasts_ns)
 
     def _read_parts(self, batch: Batch) -> None:
         names = batch.column("name").texts
@@ -158,7 +165,8 @@ class Rank:
     def _read_events(self, batch: Batch) -> None:
         texts = batch.column("kind").texts
         assert texts is not None
-        wanted = {n: text for n, text in enumerate(texts.all) if text in ("group", "budget")}
+        wanted = {n: text for n, text in enumerate(texts.all) if text in _EVENTS}
+        times = batch.numbers("time")
         for row, number in enumerate(batch.numbers("kind") if wanted else ()):
             if number not in wanted:
                 continue
@@ -169,6 +177,8 @@ class Rank:
                 continue
             if wanted[number] == "budget":
                 self.overhead = _share(about)
+            elif wanted[number] == "model":
+                self.work.state(times[row], about)
             elif len(self._groups) < _MOST_GROUPS:
                 purpose = about.get("purpose")
                 if isinstance(purpose, str):

@@ -24,7 +24,6 @@ values are null, and ``why`` says how to fix that.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -32,6 +31,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from haiprof.common.model_work import figure, formula, given
 from haiprof.runs import Gpu
 from haiprof.views.intervals import Times, covered, merge
 from haiprof.views.peak_flops import mixed_peak, spelled
@@ -105,13 +105,13 @@ def work(spans: pl.DataFrame, events: pl.DataFrame) -> Work:
     ]
 
     def total(name: str) -> float | None:
-        return _total(_known([_figure(attributes, name) for _, attributes in said]), which)
+        return _total(_known([figure(attributes, name) for _, attributes in said]), which)
 
     return Work(
         steps=steps.height,
         step_ns=int(steps["duration"].sum()),
-        given=_total(_known([_given(attributes) for _, attributes in said]), which),
-        formula=_total(_known([_formula(attributes) for _, attributes in said]), which),
+        given=_total(_known([given(attributes) for _, attributes in said]), which),
+        formula=_total(_known([formula(attributes) for _, attributes in said]), which),
         tokens=total("tokens_per_step"),
         samples=total("samples_per_step"),
         dtype=spelled(dtypes[-1]) if dtypes else "",
@@ -130,31 +130,6 @@ def _attributes(events: pl.DataFrame, kind: str) -> list[tuple[int, dict[str, An
         if isinstance(document, dict):
             attributes.append((time, document))
     return attributes
-
-
-def _figure(attributes: Mapping[str, Any], name: str) -> float | None:
-    value = attributes.get(name)
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
-        return float(value) if value >= 0 else None
-    return None
-
-
-def _given(attributes: Mapping[str, Any]) -> float | None:
-    whole = _figure(attributes, "flops_per_step")
-    if whole is not None:
-        return whole
-    per_token, tokens = (
-        _figure(attributes, "flops_per_token"),
-        _figure(attributes, "tokens_per_step"),
-    )
-    return None if per_token is None or tokens is None else per_token * tokens
-
-
-def _formula(attributes: Mapping[str, Any]) -> float | None:
-    parameters, tokens = _figure(attributes, "parameters"), _figure(attributes, "tokens_per_step")
-    if parameters is None or tokens is None:
-        return None
-    return (6 * parameters + (_figure(attributes, "attention_flops_per_token") or 0)) * tokens
 
 
 def _known(values: Sequence[float | None]) -> list[float]:
@@ -176,7 +151,7 @@ def _total(values: list[float], which: npt.NDArray[np.intp]) -> float | None:
 
 def _counted(events: pl.DataFrame, spans: pl.DataFrame) -> Counted | None:
     for _, attributes in reversed(_attributes(events, FLOPS)):
-        flops, recomputed = _figure(attributes, "flops"), _figure(attributes, "recomputed")
+        flops, recomputed = figure(attributes, "flops"), figure(attributes, "recomputed")
         dtypes, uncounted = attributes.get("dtypes"), attributes.get("uncounted")
         if (
             flops is None
@@ -185,7 +160,7 @@ def _counted(events: pl.DataFrame, spans: pl.DataFrame) -> Counted | None:
             or attributes.get("failures")
         ):
             continue
-        begun, ended = _figure(attributes, "begun_ns"), _figure(attributes, "ended_ns")
+        begun, ended = figure(attributes, "begun_ns"), figure(attributes, "ended_ns")
         evaluated = False
         if begun is not None and ended is not None:
             evaluated = bool(
@@ -195,7 +170,7 @@ def _counted(events: pl.DataFrame, spans: pl.DataFrame) -> Counted | None:
                     pl.col("start") < int(ended),
                 ).height
             )
-        parts = {str(name): _figure(dtypes, name) or 0.0 for name in dtypes}
+        parts = {str(name): figure(dtypes, name) or 0.0 for name in dtypes}
         names = tuple(map(str, uncounted)) if isinstance(uncounted, list) else ()
         return Counted(flops, recomputed, parts, names, evaluated)
     return None

@@ -28,6 +28,7 @@ TRAINS = """
     import pathlib, sys, time, haiprof, torch
     haiprof.start(sys.argv[1], run="run", metrics=sys.argv[2])
     model = torch.nn.Linear(8, 8)
+    haiprof.model(samples_per_step=4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loader = torch.utils.data.DataLoader(torch.randn(100_000, 8), batch_size=4)
     for batch in loader:
@@ -98,6 +99,9 @@ def test_a_training_job_is_scraped(shm: Path, tmp_path: Path, port: int) -> None
         # Phases follow the steps, and lack the newest.
         assert 0 < spent <= sum(found["haiprof_step_duration_seconds_sum"].values()) * 1.01
         assert sum(found["haiprof_state"].values()) == 1
+        samples = sum(found["haiprof_samples_total"].values())
+        assert 0 < samples <= 4 * steps
+        assert samples % 4 == 0
         assert found["haiprof_build_info"] == {"0.1.0": 1}
         assert wait_for(file.exists)
         more = wait_for(lambda: sum(scraped(port)["haiprof_steps_total"].values()) > steps)
