@@ -9,24 +9,21 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, Protocol
 
-from haiprof import _core
 from haiprof.common.owned_files import Folder
 from haiprof.common.places import FIGURES_MARK, FIGURES_NAME
+from haiprof.recorder.arrow_stream import Batch
 from haiprof.recorder.process_folder import write_json
-from haiprof.recorder.tables import NewTexts, RawColumn
+from haiprof.recorder.step_parts import steps_of
 
 log = logging.getLogger(__name__)
 
 #: How often the file is made anew, s.
 _EVERY_S: Final = 2.0
-_STEP: Final = _core.PART_KINDS.index("step")
-_INFERENCE: Final = _core.PART_KINDS.index("inference_step")
-_PHASE: Final = _core.PART_KINDS.index("phase")
 #: Others than phases that are parts of a step.
-_PARTS: Final = {_core.PART_KINDS.index(kind): kind for kind in ("wait", "gc", "other")}
+_PARTS: Final = ("wait", "gc", "other")
 #: A job has far fewer phases: names of more are one.
 _MOST_PHASES: Final = 32
 _FURTHER: Final = "further"
@@ -40,37 +37,19 @@ class StepSums:
         self.steps = self.duration = 0
         self.phases: dict[str, int] = {}
         self.parts: dict[str, int] = {}
-        self._names: list[str] = []
-        self._renewed = 0
 
-    def read(self, columns: Mapping[str, RawColumn], texts: NewTexts) -> None:
-        """Take new rows of ``step_parts``.
-
-        Args:
-            columns: as :meth:`haiprof._core.RingReader.rows` has them.
-            texts: ``RingReader.texts``.
-        """
-        if not columns:
-            return
-        renewed, new = texts("step_parts", "name", len(self._names), self._renewed)
-        if renewed != self._renewed:
-            self._renewed, self._names = renewed, []
-        self._names += new
-        kinds = memoryview(columns["kind"][2]).cast("I")
-        names = memoryview(columns["name"][2]).cast("I")
-        durations = memoryview(columns["duration"][2]).cast("q")
-        of_step = False
-        for kind, name, lasts_ns in zip(kinds, names, durations, strict=True):
-            if kind == _STEP:
-                of_step = True
-                self.steps += 1
-                self.duration += lasts_ns
-            elif kind == _PHASE and of_step:
-                self._add(self.phases, self._names[name], lasts_ns)
-            elif kind in _PARTS and of_step:
-                self._add(self.parts, _PARTS[kind], lasts_ns)
-            elif kind == _INFERENCE:
-                of_step = False
+    def read(self, batch: Batch) -> None:
+        """Take new rows of ``step_parts``."""
+        for step in steps_of(batch):
+            if step.whole.kind != "step":
+                continue
+            self.steps += 1
+            self.duration += step.whole.duration
+            for part in step.parts:
+                if part.kind == "phase":
+                    self._add(self.phases, part.name, part.duration)
+                elif part.kind in _PARTS:
+                    self._add(self.parts, part.kind, part.duration)
 
     def _add(self, sums: dict[str, int], name: str, lasts_ns: int) -> None:
         if name not in sums and len(sums) >= _MOST_PHASES:

@@ -366,11 +366,11 @@ class RecordedProcess:
                 self._words.read(batch)
             elif name == "spans":
                 self._words.survived(batch)
+            elif name == "step_parts" and self._sums is not None:
+                self._sums.read(batch)
             if self.on_rows is not None:
                 self.on_rows(batch)
         self._advance.read(columns.get("spans", {}))
-        if self._sums is not None:
-            self._sums.read(columns.get("step_parts", {}), self._reader.texts)
         self._reader.clear()
         if len(self._events):
             self._events_writer.append(self._events.take())

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from array import array
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from exported import rows
 
-from haiprof import _core
+from haiprof import schema
 from haiprof.common.owned_files import Folder
 from haiprof.common.places import FIGURES_MARK, FIGURES_NAME, open_rings
 from haiprof.recorder import figures
@@ -29,7 +29,7 @@ ROWS = (
     ("phase", "forward", 150),
     ("device_phase", "forward", 777),
 )
-SUMS = {
+SUMS: dict[str, Any] = {
     "steps": 2,
     "duration": 300,
     "phases": {"forward": 190, "backward": 30},
@@ -37,44 +37,24 @@ SUMS = {
 }
 
 
-def read(sums: StepSums, rows: tuple[tuple[str, str, int], ...], known: list[str]) -> None:
-    """Give rows as the reader of a ring has them: with a dictionary that grows."""
-    for _, name, _ in rows:
-        if name not in known:
-            known.append(name)
-    numbers = array("I", [_core.PART_KINDS.index(kind) for kind, *_ in rows])
-    names = array("I", [known.index(name) for _, name, _ in rows])
-    durations = array("q", [lasts for *_, lasts in rows])
-    raw = {"kind": numbers, "name": names, "duration": durations}
-    columns = {name: (len(rows), 0, values.tobytes(), None) for name, values in raw.items()}
-    sums.read(columns, lambda table, column, have, renewed: (0, known[have:]))
+def read(sums: StepSums, *given: tuple[str, str, int]) -> None:
+    """Give rows as they are written."""
+    named = [dict(zip(("kind", "name", "duration"), one, strict=True)) for one in given]
+    sums.read(rows(schema.STEP_PARTS, *named))
 
 
 def test_steps_of_training_are_summed_up() -> None:
-    sums, known = StepSums(), list[str]()
-    read(sums, ROWS, known)
-    assert sums.as_json() == SUMS
-    read(sums, (("step", "", 50), ("phase", "optimizer", 50)), known)
-    assert sums.steps == 3
-    assert sums.phases["optimizer"] == 50
-    sums.read({}, lambda *_: (0, []))
-    assert sums.steps == 3
-
-
-def test_a_dictionary_that_begins_anew() -> None:
     sums = StepSums()
-    read(sums, (("step", "", 5), ("phase", "forward", 5)), [])
-    kinds = array("I", map(_core.PART_KINDS.index, ("step", "phase")))
-    columns = {"kind": kinds, "name": array("I", [1, 0]), "duration": array("q", [4, 3])}
-    raw = {name: (2, 0, values.tobytes(), None) for name, values in columns.items()}
-    sums.read(raw, lambda *_: (1, ["backward", ""]))
-    assert sums.phases == {"forward": 5, "backward": 3}
+    read(sums, *ROWS)
+    assert sums.as_json() == SUMS
+    read(sums, ("phase", "forward", 7), ("step", "", 50), ("phase", "optimizer", 50))
+    assert sums.steps == 3
+    assert sums.phases == {**SUMS["phases"], "optimizer": 50}, "the first is of no step"
 
 
 def test_of_countless_names_the_most_are_one() -> None:
     sums = StepSums()
-    phases = tuple(("phase", f"p{n}", 1) for n in range(1000))
-    read(sums, (("step", "", 1000), *phases), [])
+    read(sums, ("step", "", 1000), *(("phase", f"p{n}", 1) for n in range(1000)))
     assert len(sums.phases) <= 33
     assert sum(sums.phases.values()) == 1000
 
@@ -86,7 +66,7 @@ class Process(NamedTuple):
 
     def sums(self) -> StepSums:
         sums = StepSums()
-        read(sums, ROWS, [])
+        read(sums, *ROWS)
         return sums
 
 

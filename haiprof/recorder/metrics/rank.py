@@ -13,11 +13,11 @@ from haiprof.recorder.arrow_stream import Batch
 from haiprof.recorder.metrics.families import BUCKETS, Histogram
 from haiprof.recorder.metrics.names import OTHER, Names, group_kind
 from haiprof.recorder.metrics.work import Work
+from haiprof.recorder.step_parts import Step, parts_of, steps_of
 
 _STEP: Final = _core.CATEGORIES.index("step")
 _INFERENCE: Final = _core.CATEGORIES.index("inference_step")
 _WAITS: Final = _core.COLLECTIVE_SIDES.index("wait")
-_KINDS: Final = _core.PART_KINDS
 _EVENTS: Final = ("group", "budget", "model")
 _PAUSES: Final = ("gc", "checkpoint", "compile")
 #: The phase in which DistributedDataParallel waits for the gradients of other ranks.
@@ -106,24 +106,15 @@ class Rank:
                 self.work.add_step(start_ns + lasts_ns)
 
     def _read_parts(self, batch: Batch) -> None:
-        names = batch.column("name").texts
-        assert names is not None
-        rows: list[tuple[str, str, int, int]] = []
+        for step in steps_of(batch):
+            if step.whole.kind == "step" or not self._trains:
+                self._add_step(step, batch.value("step", step.whole.row))
         on_device: dict[int | None, int] = {}
-        numbers = zip(batch.numbers("kind"), batch.numbers("duration"), strict=True)
-        places = batch.numbers("name")
-        for row, (number, lasts_ns) in enumerate(numbers):
-            kind = _KINDS[number] if number < len(_KINDS) else ""
-            if kind in ("step", "inference_step", "phase", "user", "wait", "other"):
-                if kind.endswith("step"):
-                    self._add_step(rows)
-                    rows = []
-                step = batch.value("step", row)
-                rows.append((kind, names.all[places[row]], lasts_ns, -1 if step is None else step))
-            elif kind in _PAUSES:
+        for row, kind, name, lasts_ns in parts_of(batch):
+            if kind in _PAUSES:
                 self.pauses[kind] += lasts_ns
             elif kind == "device_phase":
-                self.device_phases[self._phase_name(names.all[places[row]])] += lasts_ns
+                self.device_phases[self._phase_name(name)] += lasts_ns
             elif kind == "device_step":
                 on_device[batch.value("device", row)] = lasts_ns
             elif kind == "busy":
@@ -132,18 +123,12 @@ class Rank:
                 self.busy += lasts_ns
             elif kind == "exposed":
                 self.exposed += lasts_ns
-        self._add_step(rows)
 
-    def _add_step(self, rows: list[tuple[str, str, int, int]]) -> None:
+    def _add_step(self, step: Step, number: int | None) -> None:
         """Add a step and its parts; ranges are parts only of one that has no phases."""
-        if not rows:
-            return
-        kind, _, whole, number = rows[0]
-        if kind == "inference_step" and self._trains:
-            return
-        parts = "phase" if any(kind == "phase" for kind, *_ in rows) else "user"
+        parts = "phase" if any(part.kind == "phase" for part in step.parts) else "user"
         waited = synchronised = 0
-        for kind, name, lasts_ns, _ in rows[1:]:
+        for _, kind, name, lasts_ns in step.parts:
             if kind == parts:
                 self.phases[self._phase_name(name)] += lasts_ns
                 synchronised += lasts_ns if name == _SYNC else 0
@@ -152,7 +137,8 @@ class Rank:
             elif kind == "wait":
                 waited += lasts_ns
         # What threads waited in that phase for is in it.
-        self.own.append((number, max(0, whole - max(waited, synchronised))))
+        own = max(0, step.whole.duration - max(waited, synchronised))
+        self.own.append((-1 if number is None else number, own))
 
     def _read_waits(self, batch: Batch) -> None:
         sides, durations = batch.numbers("side"), batch.numbers("duration")
