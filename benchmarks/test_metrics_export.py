@@ -42,4 +42,5 @@ def test_a_scrape(benchmark: Any, report: Report, openmetrics: bool) -> None:
         Figure("CPU time of a snapshot", Unit.SECONDS, least(taken), None, at_most(1e-3)),
         Figure(f"CPU time of a scrape, {what}", Unit.SECONDS, least(counts), None, at_most(5e-3)),
         Figure(f"size of a scrape, {what}", Unit.BYTES, Measured(len(packed)), None, at_most(20e3)),
+        Figure(f"the same, not compressed, {what}", Unit.BYTES, Measured(len(text))),
     )
