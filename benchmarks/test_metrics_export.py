@@ -1,19 +1,47 @@
-"""What one scrape of the figures of a node with eight ranks costs, and how large it is."""
+"""What figures for Prometheus cost: a scrape of a node with eight ranks, and a step of a job."""
 
 from __future__ import annotations
 
 import gzip
+import itertools
+import os
+import socket
+import statistics
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from exported import busy_node
-from figures import Figure, Measured, Unit, at_most, least
+from figures import Figure, Measured, Unit, at_most, least, median_in_range
+from processes import recorder_of
+from recording import wait_recorded
 from reporting import Report
+from trainer import Training, keep_freed_memory
 
+import haiprof
 from haiprof.recorder.metrics.exposition import render
 
 ROUNDS = 20
+#: Recordings of one job with metrics, each between two without; so long, s, are its steps measured,
+#: after so long.
+RECORDINGS = 6
+MEASURED_S, SETTLED_S = 2.5, 1.5
+#: Scrapes once a second, and prints how many bytes it got.
+SCRAPER = """
+import sys, time, urllib.request
+asked = urllib.request.Request(sys.argv[1], headers={"Accept-Encoding": "gzip"})
+while True:
+    try:
+        with urllib.request.urlopen(asked, timeout=5) as answer:
+            print(len(answer.read()), flush=True)
+    except OSError:  # metrics are off
+        pass
+    time.sleep(1)
+"""
 
 
 @pytest.mark.parametrize("openmetrics", [False, True], ids=["text", "openmetrics"])
@@ -43,4 +71,77 @@ def test_a_scrape(benchmark: Any, report: Report, openmetrics: bool) -> None:
         Figure(f"CPU time of a scrape, {what}", Unit.SECONDS, least(counts), None, at_most(5e-3)),
         Figure(f"size of a scrape, {what}", Unit.BYTES, Measured(len(packed)), None, at_most(20e3)),
         Figure(f"the same, not compressed, {what}", Unit.BYTES, Measured(len(text))),
+    )
+
+
+@pytest.fixture
+def port() -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        number: int = probe.getsockname()[1]
+    return number
+
+
+@pytest.fixture
+def scraper(port: int) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", SCRAPER, f"http://127.0.0.1:{port}/metrics"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+        process.kill()
+
+
+def recorded_step(training: Training, run: Path, shm: Path, metrics: str) -> float:
+    """Mean time of a step, s, while a recorder of its own records them."""
+    allowed = os.sched_getaffinity(0)
+    haiprof.start(run.parent, run=run.name, metrics=metrics)
+    recorder_of(shm)
+    # One core of a virtual machine may be faster than another; the recorder runs where it likes.
+    os.sched_setaffinity(0, {max(allowed)})
+    try:
+        training.run(SETTLED_S)
+        times, until = [], time.monotonic() + MEASURED_S
+        while time.monotonic() < until:
+            times += training.steps(1)
+    finally:
+        os.sched_setaffinity(0, allowed)
+        haiprof.stop()
+    wait_recorded(shm, 120)
+    return statistics.mean(times)
+
+
+def test_a_step_of_a_job_that_is_scraped(
+    benchmark: Any,
+    report: Report,
+    shm: Path,
+    tmp_path: Path,
+    port: int,
+    scraper: subprocess.Popen[str],
+) -> None:
+    keep_freed_memory()
+    training = Training()
+    training.steps(100)
+
+    def run() -> tuple[list[float], list[float]]:
+        off = [recorded_step(training, tmp_path / "off", shm, "")]
+        on = []
+        for n in range(RECORDINGS):
+            on.append(recorded_step(training, tmp_path / f"on{n}", shm, f":{port},host"))
+            off.append(recorded_step(training, tmp_path / f"off{n}", shm, ""))
+        return off, on
+
+    off, on = benchmark.pedantic(run, rounds=1, iterations=1)
+    scraper.kill()
+    assert scraper.stdout is not None
+    scrapes = scraper.stdout.read().split()
+    assert len(scrapes) >= RECORDINGS, "it was scraped in each"
+    pairs = list(itertools.pairwise(off))
+    added = [2 * during / sum(pair) - 1 for pair, during in zip(pairs, on, strict=True)]
+    nothing = [after / before - 1 for before, after in pairs]
+    step = statistics.median(off)
+    benchmark.extra_info.update(step_ms=step * 1e3, scrapes=len(scrapes))
+    what = f"a scrape a second, added to a recorded step of {step * 1e3:.1f} ms"
+    report(
+        Figure(what, Unit.SHARE, median_in_range(added), None, at_most(0.01)),
+        Figure("added by nothing at all", Unit.SHARE, median_in_range(nothing)),
     )

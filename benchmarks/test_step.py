@@ -11,7 +11,6 @@ memory happens to lie.
 
 from __future__ import annotations
 
-import ctypes
 import math
 import os
 import signal
@@ -23,7 +22,7 @@ from figures import Figure, Interval, Measured, Reference, Unit, at_most
 from processes import recorder_of
 from recording import wait_recorded
 from reporting import Report
-from trainer import Training
+from trainer import Training, keep_freed_memory
 
 import haiprof
 from haiprof.capture import hooks
@@ -38,18 +37,6 @@ PROFILER_STEPS = 20
 PROFILER_SETTLE = 5
 
 Round = tuple[float, float, float]
-
-
-def keep_freed_memory() -> None:
-    """Have malloc keep what is freed.
-
-    Else what a tensor costs in page faults depends on what lies above it in the heap by chance, and
-    the time of a step jumps by 10 % whenever anything else is allocated or freed.
-    """
-    trim_threshold, top_pad, mmap_threshold = -1, -2, -3
-    libc = ctypes.CDLL(None)
-    for parameter, size in ((trim_threshold, 2**30), (top_pad, 2**26), (mmap_threshold, 2**25)):
-        assert libc.mallopt(parameter, size) == 1
 
 
 def block(training: Training, settle: int, steps: int) -> float:

@@ -24,7 +24,7 @@ values are null, and ``why`` says how to fix that.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
