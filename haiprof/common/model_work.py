@@ -1,6 +1,6 @@
 """What a statement of ``haiprof.model`` says that a step computes: attributes of an event.
 
-Tests: tests/views/run/test_efficiency.py, tests/recorder/metrics/test_work.py.
+Tests: tests/recorder/metrics/test_work.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Steps and what they were spent on, from rows of ``step_parts`` as they are written.
-
-Tests: tests/recorder/metrics/test_rank.py, tests/recorder/test_figures.py.
-"""
+"""Steps and what they were spent on, from rows of ``step_parts`` as they are written."""
 
 from __future__ import annotations
 

@@ -127,8 +127,8 @@ class Node:
             one.counted.lost = one.process.lost
             found += _of_rank(key, one.counted)
             found += self._state(key, one)
-            for uuid in one.process.gpu_uuids[:_MOST_GPUS]:
-                found.append(f.Series(f.RANK_GPU, (*key, label_value(uuid)), 1.0))
+            uuids = {label_value(uuid): None for uuid in one.process.gpu_uuids}
+            found += [f.Series(f.RANK_GPU, (*key, uuid), 1.0) for uuid in [*uuids][:_MOST_GPUS]]
         found += self._lags()
         found += self._of_node(sources)
         places = {family: i for i, family in enumerate(f.FAMILIES)}

@@ -90,6 +90,8 @@ class Samples:
             sources: those of samples: ``metrics`` and ``interval_s``.
             gpus: those of the node: ``instance`` and ``uuid``.
         """
+        if not self._newest:
+            return
         every: dict[str, float] = {}
         for source in sources:
             for metric in source.get("metrics", ()):

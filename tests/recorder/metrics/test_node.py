@@ -91,6 +91,13 @@ def test_what_is_too_many_is_counted() -> None:
     assert values(snapshot, f.CUT_OFF) == {(): 6 + 5}
 
 
+def test_a_gpu_that_a_rank_uses_is_named_once() -> None:
+    of = node()
+    of.begin(Process(2, 0, ("GPU-1", "GPU-1", "GPU-\n")))
+    used = values(of.snapshot([]), f.RANK_GPU)
+    assert used == {("2", "0", "GPU-1"): 1, ("2", "0", "GPU-\N{REPLACEMENT CHARACTER}"): 1}
+
+
 def test_sources_are_up_or_not() -> None:
     snapshot = node().snapshot([{"name": "cpu", "state": "ok"}, {"name": "ib", "state": "absent"}])
     assert values(snapshot, f.SOURCE) == {("cpu",): 1, ("ib",): 0}
