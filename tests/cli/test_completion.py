@@ -44,6 +44,8 @@ def test_without_a_log_directory_no_run_is_offered(tmp_path: Path) -> None:
 
 
 def test_a_shell_gets_its_script() -> None:
-    done = haiprof("--show-completion", "bash", env={**os.environ, "SHELL": "/bin/bash"})
+    # Otherwise it answers for the shell that has started the tests.
+    own = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    done = haiprof("--show-completion", "bash", env={**os.environ, **own})
     assert done.returncode == 0
     assert "complete -o default -F _haiprof_completion haiprof" in done.stdout

@@ -64,7 +64,7 @@ def test_a_role_that_is_none_is_a_rank(tmp_path: Path) -> None:
 
 
 def test_what_was_only_taken_from_a_ring_is_written_when_that_is_due(
-    shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shm: Path, tmp_path: Path
 ) -> None:
     ring = shm / "1.ring"
     _core.open_ring(str(ring), node="n0", run="run", run_dir=str(tmp_path))
@@ -76,17 +76,15 @@ def test_what_was_only_taken_from_a_ring_is_written_when_that_is_due(
         return time.monotonic() - begun
 
     try:
-        monkeypatch.setattr(recorded, "WRITE_SECONDS", 1000.0)
         process = recorded.RecordedProcess(ring, tmp_path)
         for number in range(3):
             _core.event("mark", f"event {number}")
             assert wait() > 0.15
         assert process.taken == 3
         assert not list(process.folder.glob("events-*"))
-        process.drain()
+        process.drain(1000.0)
         assert not list(process.folder.glob("events-*"))
-        monkeypatch.setattr(recorded, "WRITE_SECONDS", 0.0)
-        process.drain()
+        process.drain(0.0)
         written = read_table(process.folder, "events").to_pylist()
         assert [row["text"] for row in written] == ["event 0", "event 1", "event 2"]
     finally:

@@ -53,9 +53,8 @@ def test_texts_that_never_repeat_go_on_in_files_that_do_not_know_the_ones_before
 
 
 def test_what_happens_to_one_process_goes_on_in_new_files_as_well(
-    native_build: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    native_build: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(recorded, "WRITE_SECONDS", 0.0)
     ring = tmp_path / "0.ring"
     with subprocess.Popen(
         [native_build / "tests" / "native" / "gpu_user", ring, tmp_path, "node1", "0"],
@@ -68,7 +67,7 @@ def test_what_happens_to_one_process_goes_on_in_new_files_as_well(
         for number, text in enumerate(texts):
             process.event("lost", text)
             if number % ROWS == ROWS - 1:
-                process.drain()
+                process.drain(0.0)
         job.communicate("")
         process.drain()
     assert process.ended
