@@ -32,20 +32,21 @@ _KEY: Final = ("late_rank", "group", "op")
 WORTH_NS: Final = 1_000_000
 
 
-def of_rank(process: Process, every: int = 1) -> tables.Read:
+def of_rank(process: Process, every: int = 1, rows: tables.Read | None = None) -> tables.Read:
     """Return the operations of one process, see :func:`view.by_rank`.
 
     Args:
         process: whose.
         every: only those whose number is a multiple of it, the same ones on all ranks.
+        rows: its table ``collectives``, where at least :data:`view.ROW_COLUMNS` have been read.
     """
-    read = tables.read(process, schema.COLLECTIVES, view.ROW_COLUMNS)
+    read = rows or tables.read(process, schema.COLLECTIVES, view.ROW_COLUMNS)
     if every > 1:
         read.frame = read.frame.filter(pl.col("sequence") % every == 0)
     events = tables.read(process, schema.EVENTS, ("kind", "text", "attributes"), {"kind": [GROUP]})
     members = _members(events.frame, process.rank)
-    read.frame = view.by_rank(read.frame, members)
-    return tables.Read(read.frame, read.cut, read.problems + events.problems)
+    found = view.by_rank(read.frame, members)
+    return tables.Read(found, read.cut, read.problems + events.problems)
 
 
 def _members(events: pl.DataFrame, rank: int | None) -> pl.DataFrame:

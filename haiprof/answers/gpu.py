@@ -70,8 +70,17 @@ def read_gpu(
     device_spans = read_device_spans(process, "phase", graph_views.CATEGORY)
     phases = device_views.segments(device_spans.frame)
     columns = (*kernel_views.COLUMNS, "stream")
+    intervals = pl.DataFrame(schema=recorded_views.RECORDED_SCHEMA)
     if (events.frame["kind"] == recorded_views.EVENT_KIND).any():
         kernels = tables.read(process, schema.KERNELS, columns)
+        intervals = recorded_views.recorded(
+            events.frame,
+            recorded_views.host_steps(spans.frame),
+            device_views.device_steps(phases),
+            process.ended_ns,
+            busy_views.last_end(kernels.frame),
+            process.complete_since(schema.KERNELS.name),
+        )
     else:
         wanted = [c for c in schema.KERNELS.columns if c.name in columns]
         kernels = tables.Read(tables.empty(wanted))
@@ -80,14 +89,7 @@ def read_gpu(
         kernels.frame,
         phases,
         device_spans.frame.filter(pl.col("category") == graph_views.CATEGORY),
-        recorded_views.recorded(
-            events.frame,
-            recorded_views.host_steps(spans.frame),
-            device_views.device_steps(phases),
-            process.ended_ns,
-            busy_views.last_end(kernels.frame),
-            process.complete_since(schema.KERNELS.name),
-        ),
+        intervals,
         spans.frame,
         recorded_views.ended_by_graphs(events.frame),
         sum(read.cut for read in reads),

@@ -49,23 +49,25 @@ def recorded_parts(spans: pl.DataFrame, phases: pl.DataFrame) -> pl.DataFrame:
     """
     found = step_views.steps(spans)
     # If the count restarted, the later step.
-    found = found.drop_nulls("step").unique("step", keep="last", maintain_order=True)
+    numbered = found.lazy().drop_nulls("step")
+    found = numbered.unique("step", keep="last", maintain_order=True).collect()
     host = (
         step_views.parts(spans, found)
+        .lazy()
         .group_by("row", "name")
         .agg(pl.col("duration").sum())
-        .join(found.select("step").with_row_index("row").cast({"row": pl.Int64}), on="row")
+        .join(found[["step"]].with_row_index("row").lazy().cast({"row": pl.Int64}), on="row")
         .select(pl.col("step").cast(pl.Int64), pl.col("name").alias("part"), "duration")
     )
     if phases.height:
         first = phases.filter(pl.col("device") == pl.col("device").min())
-        return _of_device(host, first, device_steps(first))
-    phase = spans.filter(pl.col("category") == "phase", pl.col("step").is_not_null())
+        return _of_device(host.collect(), first, device_steps(first))
+    phase = spans.lazy().filter(pl.col("category") == "phase", pl.col("step").is_not_null())
     last = _last(phase.with_columns((pl.col("start") + pl.col("duration")).alias("end")))
-    return host.join(last, on=["step", "part"], how="left")
+    return host.join(last, on=["step", "part"], how="left").collect()
 
 
-def _last(spans: pl.DataFrame) -> pl.DataFrame:
+def _last(spans: pl.LazyFrame) -> pl.LazyFrame:
     """Return ``start`` and ``end`` of the last span of each part of each step."""
     named = spans.select(
         pl.col("step").cast(pl.Int64), pl.col("name").cast(pl.String).alias("part"), "start", "end"
@@ -91,7 +93,7 @@ def _of_device(host: pl.DataFrame, phases: pl.DataFrame, steps: pl.DataFrame) ->
     named = (
         mine.group_by(step, pl.col("name").cast(pl.String).alias("part"))
         .agg((pl.col("end") - pl.col("start")).sum().alias("duration"))
-        .join(_last(mine), on=["step", "part"])
+        .join(_last(mine.lazy()).collect(), on=["step", "part"])
     )
     whole = steps.group_by(step).agg((pl.col("end") - pl.col("start")).sum().alias("whole"))
     between = (

@@ -18,12 +18,13 @@ from haiprof.findings.recorded.hot import shares_between
 from haiprof.runs import ROLE_RANK, Process
 from haiprof.sources import tables
 from haiprof.views.intervals import Times
+from haiprof.views.run import collectives as collective_view
 from haiprof.views.run import goodput as goodput_view
 from haiprof.views.run import ledger as view
 from haiprof.views.run import slow_steps, slower
 from haiprof.views.run import stacks as stack_views
 from haiprof.views.run.goodput import Life
-from haiprof.views.run.hot_lines import hot_lines
+from haiprof.views.run.hot_lines import LINES_SCHEMA, hot_lines
 from haiprof.views.run.rank_parts import most_steps
 from haiprof.views.trace.overview import OTHER, PARTS
 
@@ -85,12 +86,14 @@ def _charge(
     waits, pending = _collectives(process, spans.frame, life, operations, clock)
     own = view.ledger(pieces, spans.frame, waits, pending, samples.frame, most)
     stacks, frames = (tables.read(process, table) for table in (schema.STACKS, schema.FRAMES))
-    tree = stack_views.Tree(frames.frame)
-    threads = spans.frame.filter(pl.col("category") == "step")["thread"].value_counts(sort=True)
-    training = int(threads["thread"][0]) if threads.height else process.pid
-    placed = stack_views.rooted(stacks.frame, tree)
-    slow, since = slow_steps.slow(own), slower.since(own)
-    lines = hot_lines(placed, tree, own, slow, since, process.pid, training)
+    lines = pl.DataFrame(schema=LINES_SCHEMA)
+    if stacks.frame.height:
+        tree = stack_views.Tree(frames.frame)
+        threads = spans.frame.filter(pl.col("category") == "step")["thread"].value_counts(sort=True)
+        training = int(threads["thread"][0]) if threads.height else process.pid
+        placed = stack_views.rooted(stacks.frame, tree)
+        slow, since = slow_steps.slow(own), slower.since(own)
+        lines = hot_lines(placed, tree, own, slow, since, process.pid, training)
     problems = [each for read in (spans, samples, stacks, frames) for each in read.problems]
     logged = any(name.startswith(view.LOGGING) for name in own.parts)
     between = shares_between(lines, logged=logged)
@@ -105,14 +108,15 @@ def _collectives(
     clock: Callable[[Times], Times] | None,
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return when the training thread was blocked, and what for: see :func:`view.ledger`."""
-    columns = ("start", "duration", "side", "thread")
-    rows = tables.read(process, schema.COLLECTIVES, columns, {"side": ["wait"]}).frame
-    threads = spans.filter(pl.col("category") == "step")["thread"].unique().implode()
-    waits = rows.filter(pl.col("thread").is_in(threads)).select(
+    columns = (*collective_view.ROW_COLUMNS, "thread")
+    rows = tables.read(process, schema.COLLECTIVES, columns)
+    threads = spans["thread"].to_numpy()[(spans["category"] == "step").to_numpy()]
+    mine = pl.Series(np.isin(rows.frame["thread"].to_numpy(), threads))
+    waits = rows.frame.filter(pl.col("side") == "wait", mine).select(
         "start", (pl.col("start") + pl.col("duration")).alias("end")
     )
-    own = collective_answers.of_rank(process).frame
-    operations_of = own.select("group", "op", "source", "target", "sequence", "start", "end")
+    own = collective_answers.of_rank(process, rows=rows).frame
+    operations_of = own[["group", "op", "source", "target", "sequence", "start", "end"]]
     nobody = (pl.lit(None, pl.Int64()).alias("last"), pl.lit(None, pl.UInt32()).alias("late_rank"))
     if operations is None or not own.height:
         return waits, operations_of.with_columns(nobody)
@@ -124,18 +128,17 @@ def _collectives(
         pl.Series("asked", begun if clock is None else clock(begun)),
     )
     low, high = (int(each) for each in _on(clock, life.begin, life.end))
-    of_all = operations.filter(pl.col("start").is_between(low, high)).with_columns(
+    of_all = operations.filter(pl.col("start").is_between(low, high)).lazy()
+    named = of_all.with_columns(
         pl.when(pl.col("op") == "message").then("source").alias("source"),
         pl.when(pl.col("op") == "message").then("target").alias("target"),
     )
     key = ["group", "op", "source", "target", "sequence"]
-    of_all = of_all.drop("start").unique(key, keep="last")
-    joined = here.join(of_all, on=key, how="left", nulls_equal=True, maintain_order="left")
+    last_of = named.drop("start").unique(key, keep="last", maintain_order=True)
+    joined = here.lazy().join(last_of, on=key, how="left", nulls_equal=True, maintain_order="left")
     # How much later the last rank came is the same on every clock.
     last = pl.col("start") + (pl.col("last") - pl.col("asked"))
-    return waits, joined.with_columns(last.alias("last")).select(
-        "start", "last", "end", "late_rank"
-    )
+    return waits, joined.select("start", last.alias("last"), "end", "late_rank").collect()
 
 
 def _is_message() -> pl.Expr:

@@ -60,7 +60,7 @@ class Inference:
         newest = frame["step"].max()
         if isinstance(newest, int) and newest >= schema.INFERENCE:
             frame = self._evaluation(frame) if trained() else _steps(frame)
-        return frame.select(self._wanted)
+        return frame[self._wanted]
 
     def _evaluation(self, frame: pl.DataFrame) -> pl.DataFrame:
         infers = pl.col("step") >= schema.INFERENCE

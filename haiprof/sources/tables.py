@@ -44,6 +44,8 @@ _PLAIN_TEXT = frozenset({"attributes", "text"})
 #: From here on columns are picked. Arrow does so with many threads, each with memory of its own,
 #: which costs more than a few columns of fewer rows.
 _MANY_ROWS = 2_000_000
+#: Files of fewer bytes together are read by the thread that asks: to start others takes longer.
+_SMALL_BYTES = 1 << 20
 #: No file has more rows, whatever its batches say, and numpy cannot allocate some larger numbers.
 _MOST_ROWS = 1 << 40
 #: An IPC file is this many bytes of magic, then a stream, then the footer.
@@ -205,14 +207,19 @@ def read_table(
         if whole is None:
             return _read_table(folder, table, columns, keep, since)
         names = [c.name for c in table.columns if columns is None or c.name in columns]
-        frame = _with_values(whole.frame, keep).select(names)
+        frame = _with_values(whole.frame, keep)[names]
         return Read(frame, whole.cut, list(whole.problems))
 
 
 def _size(folder: Path, table: schema.Table) -> int:
     """Return the size of a table's files, bytes."""
+    return _bytes(segments(folder, table.name, []))
+
+
+def _bytes(found: Sequence[Segment]) -> int:
+    """Return the size of the files of some segments, bytes."""
     size = 0
-    for segment in segments(folder, table.name, []):
+    for segment in found:
         for file in (segment.closed, segment.live):
             with contextlib.suppress(OSError):
                 size += file.stat().st_size if file is not None else 0
@@ -244,14 +251,15 @@ def _read_table(
         read.frame = whole
         return _possible(read, folder, table)
     # Several files are read in parallel, which serves better than the columns of each.
-    alone = len(found) < 2
+    alone, small = len(found) < 2, _bytes(found) < _SMALL_BYTES
 
     def load(segment: Segment) -> Read:
-        loaded = _read_segment(segment, table, [*wanted, *filtered], threads=alone)
-        loaded.frame = _with_values(loaded.frame, keep).select(c.name for c in wanted)
+        threads = alone and not small
+        loaded = _read_segment(segment, table, [*wanted, *filtered], threads=threads)
+        loaded.frame = _with_values(loaded.frame, keep)[[c.name for c in wanted]]
         return loaded
 
-    if alone:
+    if alone or small:
         parts = [load(segment) for segment in found]
     else:
         with ThreadPoolExecutor(min(len(found), os.cpu_count() or 1)) as pool:
@@ -350,7 +358,9 @@ def _read_whole(
                     raise pa.ArrowInvalid(files[part].damage)
 
             # What is not compressed is only copied: threads gain little, and keep memory each.
-            if not any(file.compressed(rows) for file, rows in zip(files, heights, strict=True)):
+            pairs = zip(files, heights, strict=True)
+            small = _bytes(found) < _SMALL_BYTES
+            if small or not any(file.compressed(rows) for file, rows in pairs):
                 for part in range(len(files)):
                     fill(part)
             else:
@@ -692,6 +702,8 @@ def _to_frame(table: pa.Table, columns: Sequence[schema.Column]) -> pl.DataFrame
     read = pl.from_arrow(table)
     assert isinstance(read, pl.DataFrame)
     kinds = {c.name: polars_type(c) for c in columns}
+    if list(read.schema.items()) == list(kinds.items()):
+        return read
     return read.select(
         pl.col(name)
         if read.schema.get(name) == kind

@@ -259,6 +259,19 @@ def test_only_the_wanted_columns_and_values_are_read(tmp_path: Path) -> None:
     assert read.frame.to_dict(as_series=False) == {"name": ["forward"]}
 
 
+@pytest.mark.parametrize("keep", [None, {"name": ["p1"]}])
+def test_large_files_have_the_same_rows_as_small_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: dict[str, list[str]] | None
+) -> None:
+    for number in range(3):
+        runs.write_closed(tmp_path, schema.SPANS, spans(100 * number, 100), number)
+    small = read_table(tmp_path, schema.SPANS, ["start", "name"], keep).frame
+    monkeypatch.setattr(tables, "_SMALL_BYTES", 0)
+    large = read_table(tmp_path, schema.SPANS, ["start", "name"], keep).frame
+    assert large.equals(small)
+    assert small.height == (300 if keep is None else 100)
+
+
 def test_a_folder_without_the_table_gives_an_empty_frame(tmp_path: Path) -> None:
     frame = read_table(tmp_path, schema.KERNELS).frame
     assert frame.height == 0

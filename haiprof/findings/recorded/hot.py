@@ -235,7 +235,10 @@ def shares_between(lines: pl.DataFrame, *, logged: bool = False) -> dict[str, fl
         lines: as :func:`haiprof.views.run.hot_lines.hot_lines` gives them.
         logged: logging is accounted for elsewhere; the shares are of the rest.
     """
-    mine = doing(lines.filter(~pl.col("worker")))
+    own = lines.filter(~pl.col("worker"))
+    if own.filter(pl.col("cause") == "other")["samples"].sum() < _FEWEST:
+        return {}
+    mine = doing(own)
     if logged:
         mine = mine.filter(~pl.col("logs"))
     count = int(mine.filter(pl.col("cause") == "other")["samples"].sum())

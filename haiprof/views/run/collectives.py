@@ -81,11 +81,17 @@ def by_rank(rows: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
         rows: table ``collectives`` of the process.
         members: ``group`` and ``place``: its own rank in each group.
     """
+    if not rows.height:
+        return pl.DataFrame(schema=BY_RANK_SCHEMA)
     text = pl.col(pl.Categorical).cast(pl.String)
-    rows = rows.with_columns(text).filter(
-        pl.col("sequence").is_not_null(), pl.col("group").is_not_null()
+    numbered = (
+        rows.lazy()
+        .with_columns(text)
+        .filter(pl.col("sequence").is_not_null(), pl.col("group").is_not_null())
     )
-    rows = rows.join(members, on="group", how="left").with_columns(
+    mine = numbered.join(
+        members.lazy(), on="group", how="left", maintain_order="left"
+    ).with_columns(
         pl.when(pl.col("op") == "send")
         .then("place")
         .otherwise("peer")
@@ -100,7 +106,7 @@ def by_rank(rows: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
     )
     key = ["group", "op", "source", "target", "sequence"]
     waits = (
-        rows.filter(pl.col("side") == "wait")
+        mine.filter(pl.col("side") == "wait")
         .group_by(key)
         .agg(
             pl.col("duration").sum().alias("waits"),
@@ -109,7 +115,7 @@ def by_rank(rows: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
     )
     ends = pl.when(pl.col("side") == "work").then(pl.col("start") + pl.col("duration"))
     return (
-        rows.filter(pl.col("side").is_in(["work", "host"]))
+        mine.filter(pl.col("side").is_in(["work", "host"]))
         .unique(key, keep="first", maintain_order=True)
         .join(waits, on=key, how="left", nulls_equal=True, maintain_order="left")
         .with_columns(
@@ -119,6 +125,7 @@ def by_rank(rows: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
             (pl.col("failed") == 1).fill_null(value=False).alias("failed"),
         )
         .select(pl.col(name).cast(kind) for name, kind in BY_RANK_SCHEMA.items())
+        .collect()
     )
 
 

@@ -47,6 +47,8 @@ def segments(spans: pl.DataFrame) -> pl.DataFrame:
     say which kernels ran in which phase (:data:`SURE_WITHIN`); the lengths of phases are always
     known.
     """
+    if not spans.height:
+        return pl.DataFrame(schema=SEGMENTS_SCHEMA)
     found = spans.filter(pl.col("category") == "phase", pl.col("device").is_not_null())
     frames = []
     for device in found["device"].unique().sort():
@@ -78,6 +80,8 @@ def device_steps(phases: pl.DataFrame) -> pl.DataFrame:
     the step before was not timed, a step begins with its own first phase: where the earlier step
     ended is not known.
     """
+    if not phases.height:
+        return pl.DataFrame(schema=STEPS_SCHEMA)
     grouped = phases.group_by("device", "group", "step", maintain_order=True).agg(
         pl.col("start").min(), pl.col("end").max()
     )

@@ -66,6 +66,14 @@ CATEGORIES: Final = ("step", "phase", "checkpoint", "compile")
 _PHASES: Final = {"data": ("dataloader",), "evaluation": ("eval", "eval_dataloader")}
 _SAVE: Final = "checkpoint.save"
 _CHECKPOINTS: Final = {"load": ("checkpoint.load",), "save": (_SAVE, "checkpoint.async_save")}
+#: Spans by the part that they are, and those of the compiler.
+_SETS: Final = {
+    **{
+        part: pl.col("name").cast(pl.String).is_in(list(names)) & (pl.col("duration") > 0)
+        for part, names in (*_PHASES.items(), *_CHECKPOINTS.items())
+    },
+    "compile": pl.col("category") == "compile",
+}
 
 #: A step hangs that takes this many medians, and this much more than one.
 _HANG_TIMES: Final = 10
@@ -124,14 +132,9 @@ def pieces(spans: pl.DataFrame, life: Life) -> Pieces:
         spans: the columns of :data:`COLUMNS`, of the :data:`CATEGORIES`.
         life: when it lived.
     """
-    steps = step_views.steps(spans.with_columns(pl.lit(None, pl.UInt32).alias("step")))
-    start = steps["start"].to_numpy()
-    end = start + steps["duration"].to_numpy()
-    threads = spans.filter(pl.col("category") == "step")["thread"].unique().implode()
-    on_loop = spans.filter(pl.col("thread").is_in(threads)) if steps.height else spans
-    found = {
-        part: _times(on_loop, names) for part, names in (*_PHASES.items(), *_CHECKPOINTS.items())
-    }
+    start, end = step_views.times(spans)
+    on_loop = step_views.of_loop(spans) if len(start) else spans
+    found = step_views.ran(on_loop, _SETS)
     first = int(start[0]) if len(start) else life.end
     last = int(end.max()) if len(end) else life.end
     before = "other" if life.ran_before else "startup"
@@ -145,18 +148,9 @@ def pieces(spans: pl.DataFrame, life: Life) -> Pieces:
     if life.loses:
         kept = life.begin if life.kept is None else life.kept
         painted.append(("lost", np.maximum(start, kept), np.maximum(end, kept)))
-    compiled = on_loop.filter(pl.col("category") == "compile")
-    begun = compiled["start"].to_numpy()
-    others = [*found.values(), (begun, begun + compiled["duration"].to_numpy())]
-    painted += _hangs(start, end, others, life, last)
+    painted += _hangs(start, end, list(found.values()), life, last)
     painted += [(part, *found[part]) for part in ("load", "evaluation", "data", "save")]
     return _paint(painted, life.begin, life.end)
-
-
-def _times(spans: pl.DataFrame, names: Sequence[str]) -> tuple[Times, Times]:
-    rows = spans.filter(pl.col("name").cast(pl.String).is_in(list(names)), pl.col("duration") > 0)
-    start = rows["start"].to_numpy()
-    return merge(start, start + rows["duration"].to_numpy())
 
 
 def _hangs(

@@ -45,6 +45,7 @@ import polars as pl
 
 from haiprof.views.intervals import Index, Times, merge
 from haiprof.views.run import goodput, ranges
+from haiprof.views.run import steps as step_views
 from haiprof.views.run.series import usable
 
 CAUSES: Final = (
@@ -93,6 +94,14 @@ CPU_WAIT: Final = "proc.cpu_wait.percent"
 #: Phases by what hides what: a later one lies within an earlier one.
 _PHASES: Final = ("forward", "backward", "recompute", "optimizer")
 _SYNC: Final = "gradient_sync"
+#: Spans of the training thread, by the phase or the category that they are of.
+_SETS: Final = {
+    **{
+        name: (pl.col("category") == "phase") & (pl.col("name") == name)
+        for name in (*_PHASES, _SYNC, "deep_trace")
+    },
+    **{category: pl.col("category") == category for category in ("compile", "gc")},
+}
 #: What goodput says of an instant that this view looks into.
 _OPEN: Final = ("productive", "data", "startup", "evaluation")
 #: In these the thread runs, or would.
@@ -193,20 +202,17 @@ def ledger(
     """
     begin = int(pieces.start[0]) if len(pieces.start) else pieces.end
     steps = _steps(spans, begin, pieces.end)
-    threads = spans.filter(pl.col("category") == "step")["thread"].unique().implode()
-    mine = spans.filter(pl.col("thread").is_in(threads)) if steps.height else spans.clear()
+    mine = step_views.of_loop(spans) if steps.height else spans.clear()
     blocked = _merged(waits["start"].to_numpy(), waits["end"].to_numpy())
-    sync = _of(mine, "phase", _SYNC)
-    blocked = _merged(np.concatenate((blocked[0], sync[0])), np.concatenate((blocked[1], sync[1])))
-    asked = pending.drop_nulls(["start"]).sort("start")
+    ran = step_views.ran(mine, _SETS)
+    blocked = _merged(*(np.concatenate(sides) for sides in zip(blocked, ran[_SYNC], strict=True)))
+    asked = pending.drop_nulls(["start"]).sort("start") if pending.height else pending
     queue = _queue(samples)
     step_start = steps["start"].to_numpy()
     step_end = step_start + steps["duration"].to_numpy()
-    layers = [(cause, *_of(mine, "phase", cause)) for cause in _PHASES]
+    layers = [(cause, *ran[cause]) for cause in _PHASES]
     range_start, range_end, names, texts = ranges.between(mine, _together(layers))
-    of_compiler = _of(mine, "compile", None)
-    of_trace = _of(mine, "phase", "deep_trace")
-    of_collector = _of(mine, "gc", None)
+    of_compiler, of_trace, of_collector = ran["compile"], ran["deep_trace"], ran["gc"]
     edges = [
         pieces.start,
         step_start,
@@ -296,27 +302,20 @@ def frame(
 def _steps(spans: pl.DataFrame, begin: int, end: int) -> pl.DataFrame:
     """Return the steps within a life, cut to it, none of them before the one before has ended."""
     steps = spans.filter(pl.col("category") == "step").sort("start")
-    stop = (pl.col("start") + pl.col("duration").clip(lower_bound=0)).clip(begin, end)
-    steps = steps.select("step", pl.col("start").clip(begin, end), stop.alias("end"))
+    start = np.clip(steps["start"].to_numpy(), begin, end)
+    lasted = np.maximum(steps["duration"].to_numpy(), 0)
+    stop = np.clip(steps["start"].to_numpy() + lasted, begin, end)
     # Clocks step back, and a file may be damaged.
-    reached = pl.col("end").cum_max().shift(1).fill_null(begin)
-    steps = steps.with_columns(pl.max_horizontal("start", reached).alias("start"))
-    return steps.select(
-        "step", "start", (pl.col("end") - pl.col("start")).clip(lower_bound=0).alias("duration")
-    ).filter(pl.col("duration") > 0)
+    reached = np.concatenate((np.array([begin]), np.maximum.accumulate(stop)[:-1]))
+    duration = stop - np.maximum(start, reached[: len(stop)])
+    cut = {"step": steps["step"], "start": stop - duration, "duration": duration}
+    found = pl.DataFrame(cut)
+    return found if (duration > 0).all() else found.filter(pl.col("duration") > 0)
 
 
 def _merged(start: Times, end: Times) -> tuple[Times, Times]:
     some = end > start
     return merge(start[some].astype(np.int64), end[some].astype(np.int64))
-
-
-def _of(spans: pl.DataFrame, category: str, name: str | None) -> tuple[Times, Times]:
-    some = spans.filter(pl.col("category") == category)
-    if name is not None:
-        some = some.filter(pl.col("name") == name)
-    start = some["start"].to_numpy()
-    return _merged(start, start + some["duration"].to_numpy())
 
 
 def _together(layers: Sequence[tuple[str, Times, Times]]) -> tuple[Times, Times]:
@@ -378,6 +377,9 @@ def _blamed(
 
 def _queue(samples: pl.DataFrame) -> tuple[Times, Times, npt.NDArray[np.float64]]:
     """Return begin, end and share of the time in which the thread waited for a CPU."""
+    if samples.height < 2:
+        none = np.zeros(0, np.int64)
+        return none, none, np.zeros(0)
     rows = usable(samples).filter(pl.col("metric") == CPU_WAIT, pl.col("instance").is_null())
     rows = rows.sort("time").unique("time", keep="first", maintain_order=True)
     end = rows["time"].to_numpy()

@@ -41,6 +41,8 @@ def newest(events: pl.DataFrame) -> pl.DataFrame:
     Args:
         events: ``time``, ``kind``, ``text`` and ``attributes``.
     """
+    if not events.height:
+        return pl.DataFrame(schema=SCHEMA)
     rows = events.filter(pl.col("kind") == EVENT_KIND).sort("time", maintain_order=True)
     for time, text, attributes in reversed(rows.select("time", "text", "attributes").rows()):
         try:

@@ -144,18 +144,16 @@ class Summary:
 
 def summarise(process: Process, spans: pl.DataFrame, samples: pl.DataFrame, points: int) -> Summary:
     """Summarise one process; its step series keeps at most ``points`` points."""
-    metric = pl.col("metric").cast(pl.String)
-    of_parts = pl.any_horizontal(metric.str.starts_with(start) for start in PARTS)
+    of_parts = _of_metrics(samples, PARTS)
     summary = Summary(
         process,
         stats=stats(samples),
-        part_stats=stats_by_instance(samples.filter(of_parts)),
+        part_stats=stats_by_instance(of_parts),
         implausible=left_out(samples),
     )
     if process.role == ROLE_NODE:
-        of_gpus = samples.filter(metric.str.starts_with("gpu."))
-        summary.gpu_stats = stats_by_instance(of_gpus)
-        others = stats_by_instance(samples.filter(metric == NEIGHBOURS))
+        summary.gpu_stats = stats_by_instance(_of_metrics(samples, ("gpu.",)))
+        others = stats_by_instance(samples.filter(pl.col("metric") == NEIGHBOURS))
         summary.neighbours = {name: each[NEIGHBOURS] for name, each in others.items()}
     found = step_views.steps(spans)
     if not found.height:
@@ -172,6 +170,13 @@ def summarise(process: Process, spans: pl.DataFrame, samples: pl.DataFrame, poin
     summary.trend_start = found["start"].to_numpy()[keep]
     summary.trend_ns = duration[keep]
     return summary
+
+
+def _of_metrics(samples: pl.DataFrame, prefixes: tuple[str, ...]) -> pl.DataFrame:
+    """Return the samples of metrics that begin so; each name is looked at once."""
+    names = samples["metric"].unique().cast(pl.String).drop_nulls().to_list()
+    found = [name for name in names if name.startswith(prefixes)]
+    return samples.filter(pl.col("metric").is_in(found)) if found else samples.clear()
 
 
 def add_gpus(ranks: list[Summary], nodes: list[Summary]) -> None:

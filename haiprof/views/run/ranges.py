@@ -23,6 +23,9 @@ def between(
         phases: begin and end of its phases, as ``merge`` returns them.
     """
     rows = spans.filter(pl.col("category") == "user", pl.col("duration") > 0)
+    if not rows.height:
+        none = np.zeros(0, np.int64)
+        return none, none, none, []
     rows = rows.sort("start", "duration", descending=[False, True])
     start = rows["start"].to_numpy()
     end = start + rows["duration"].to_numpy()

@@ -120,10 +120,12 @@ def ended_by_graphs(events: pl.DataFrame) -> bool:
         events: ``time``, ``kind`` and ``attributes`` of events of both kinds.
     """
     ended = events.filter(pl.col("kind") == GRAPHS_KIND)["time"].to_list()
+    if not ended:
+        return False
     begun = [
         time for time, attributes in _attributes(events) if attributes.get("recording") is True
     ]
-    return bool(ended) and max(ended) > max(begun, default=0)
+    return bool(max(ended) > max(begun, default=0))
 
 
 def _add_whole(row: dict[str, Any], on_host: pl.DataFrame) -> None:

@@ -72,7 +72,7 @@ def usable(samples: pl.DataFrame) -> pl.DataFrame:
 
 def left_out(samples: pl.DataFrame) -> dict[str, int]:
     """Return how many values of each metric :func:`usable` drops as implausible."""
-    if "flags" not in samples.columns:
+    if "flags" not in samples.columns or not samples.select(_implausible().any()).item():
         return {}
     counts = samples.filter(_implausible()).group_by("metric").len().sort("metric")
     return {str(metric): count for metric, count in counts.iter_rows()}
@@ -115,6 +115,8 @@ def stats_by_instance(samples: pl.DataFrame) -> dict[str, dict[str, Stat]]:
     """Summarise each metric of each instance over time: instance -> metric -> statistics."""
     found = usable(samples).filter(pl.col("instance").is_not_null())
     by_instance: dict[str, dict[str, Stat]] = {}
+    if not found.height:
+        return by_instance
     for instance, metric, mean, top, begin, end, count in _summed(
         found, ["instance", "metric"]
     ).iter_rows():
@@ -176,6 +178,8 @@ def _without_nested(samples: pl.DataFrame) -> pl.DataFrame:
 
 def _busiest_interface(samples: pl.DataFrame) -> pl.DataFrame:
     of_interfaces = pl.col("metric").str.starts_with(_INTERFACES) & pl.col("instance").is_not_null()
+    if not samples.select(of_interfaces.any()).item():
+        return samples
     found = samples.filter(of_interfaces & (pl.col("instance") != _LOOPBACK))
     busiest = (
         found.sort("time")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import polars as pl
 
-from haiprof.views.intervals import Index, Times, covered_per_group, self_times
+from haiprof.views.intervals import Index, Times, covered_per_group, merge, self_times
 
 #: Categories of spans that these views need.
 CATEGORIES = ("step", "phase", "user")
@@ -30,10 +30,51 @@ PHASES_SCHEMA = {
 def steps(spans: pl.DataFrame) -> pl.DataFrame:
     """Return one row per complete step: ``step``, ``start`` (ns UTC), ``duration`` (ns)."""
     return (
-        spans.filter(pl.col("category") == "step")
+        spans.lazy()
+        .filter(pl.col("category") == "step")
         .select("step", "start", pl.col("duration").clip(lower_bound=0))
         .sort("start")
+        .collect()
     )
+
+
+def times(spans: pl.DataFrame) -> tuple[Times, Times]:
+    """Return when each complete step began and ended, ns UTC, by their starts."""
+    of_steps = (spans["category"] == "step").to_numpy()
+    start = spans["start"].to_numpy()[of_steps]
+    lasted = np.maximum(spans["duration"].to_numpy()[of_steps], 0)
+    order = np.argsort(start, kind="stable")
+    return start[order], (start + lasted)[order]
+
+
+def of_loop(spans: pl.DataFrame) -> pl.DataFrame:
+    """Return the spans of the threads that run steps."""
+    of_steps = (spans["category"] == "step").to_numpy()
+    thread = spans["thread"].to_numpy()
+    mine = np.isin(thread, thread[of_steps])
+    return spans if mine.all() else spans.filter(pl.Series(mine))
+
+
+def ran(spans: pl.DataFrame, sets: Mapping[str, pl.Expr]) -> dict[str, tuple[Times, Times]]:
+    """Return when any span of each set ran, as :func:`haiprof.views.intervals.merge` returns it.
+
+    One expression for all sets: of a rank with few spans, it is calls of polars that take time.
+
+    Args:
+        spans: ``start`` and ``duration``, and what the sets need.
+        sets: says of each set which spans are in it; null is no.
+    """
+    rows = spans.select(
+        "start",
+        (pl.col("start") + pl.col("duration")).alias("end"),
+        *(inside.fill_null(value=False).alias(name) for name, inside in sets.items()),
+    )
+    start, end = rows["start"].to_numpy(), rows["end"].to_numpy()
+    found = {}
+    for name in sets:
+        some = rows[name].to_numpy()
+        found[name] = merge(start[some], end[some])
+    return found
 
 
 def phases(spans: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
@@ -58,8 +99,8 @@ def parts(spans: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     """
     rows = _phases_by_row(spans, steps)
     without = ~(pl.col("category") == "phase").any().over("row")
-    split = rows.filter((pl.col("category") != "user") | without)
-    return split.select("row", pl.col("name").cast(pl.String), "duration")
+    split = rows.lazy().filter((pl.col("category") != "user") | without)
+    return split.select("row", pl.col("name").cast(pl.String), "duration").collect()
 
 
 def _phases_by_row(spans: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
@@ -79,17 +120,15 @@ def _phases_by_row(spans: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     own = _self_times_by_thread(begin, end, spans["thread"].to_numpy(), is_phase)
 
     named = (
-        spans.select("name", "category")
-        .with_columns(
-            pl.Series("row", which),
-            pl.Series("duration", own),
-            pl.Series("start", start),
-        )
-        .filter(pl.Series(inside))
+        spans[["name", "category"]]
+        .hstack([pl.Series("row", which), pl.Series("duration", own), pl.Series("start", start)])
+        .lazy()
+        .filter(pl.col("row") >= 0)
         .group_by("row", "category", "name")
         .agg(
             pl.col("duration").sum(), pl.len().cast(pl.UInt32).alias("count"), pl.col("start").min()
         )
+        .collect()
     )
 
     has_phase = np.zeros(len(low), bool)
@@ -108,7 +147,7 @@ def _phases_by_row(spans: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
         }
     )
     order = ["row", "category", "name", "duration", "count", "start"]
-    return pl.concat([named.select(order), rest.select(order)]).sort(
+    return pl.concat([named[order], rest[order]]).sort(
         "row", "start", nulls_last=True, maintain_order=True
     )
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from haiprof import schema
 from haiprof.sources.tables import polars_type
+from haiprof.views.intervals import merge
 from haiprof.views.run import steps as views
 
 
@@ -172,3 +173,55 @@ def test_bands_of_a_count_that_starts_anew_have_each_step_once() -> None:
     steps = views.steps(spans_)
     found = views.bands(views.parts(spans_, steps), steps, ["forward"], bins=100)
     assert found["duration"].to_list() == [4 * runs.MS] * 8
+
+
+drawn_spans = st.lists(
+    st.tuples(
+        st.integers(0, 20),
+        st.integers(-3, 10),
+        st.sampled_from(["step", "phase", "compile"]),
+        st.sampled_from(["forward", "optimizer"]),
+        st.sampled_from([1, 2]),
+    ),
+    max_size=12,
+)
+
+
+@given(drawn_spans)
+def test_what_ran_when_is_what_each_set_has_on_its_own(
+    drawn: list[tuple[int, int, str, str, int]],
+) -> None:
+    spans_ = frame(
+        [
+            {**runs.span(start, duration, category, name, 1), "thread": thread}
+            for start, duration, category, name, thread in drawn
+        ]
+    )
+    sets = {"compiler": pl.col("category") == "compile", "forward": pl.col("name") == "forward"}
+    found = views.ran(spans_, sets)
+    for name, inside in sets.items():
+        some = spans_.filter(inside)
+        start = some["start"].to_numpy()
+        alone = merge(start, start + some["duration"].to_numpy())
+        assert [side.tolist() for side in found[name]] == [side.tolist() for side in alone]
+
+
+@given(drawn_spans)
+def test_the_loop_is_the_threads_that_have_steps(
+    drawn: list[tuple[int, int, str, str, int]],
+) -> None:
+    spans_ = frame(
+        [
+            {**runs.span(start, duration, category, name, 1), "thread": thread}
+            for start, duration, category, name, thread in drawn
+        ]
+    )
+    of_steps = spans_.filter(pl.col("category") == "step")
+    mine = pl.col("thread").is_in(of_steps["thread"].to_list())
+    assert views.of_loop(spans_).equals(spans_.filter(mine))
+    start, end = views.times(spans_)
+    steps = views.steps(spans_)
+    assert sorted(zip(start.tolist(), end.tolist(), strict=True)) == sorted(
+        steps.select("start", (pl.col("start") + pl.col("duration")).alias("end")).rows()
+    )
+    assert start.tolist() == sorted(start.tolist())
