@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pytest
 from commands import haiprof
+from fixtures import ROOT
 from recording import run_python
 
 from haiprof.analyzer import Analyzer
@@ -83,7 +86,7 @@ def recorded(program: str, frameworks: Path, folder: Path) -> Analyzer:
     (folder / "train.py").write_text(program)
     words = ("run", "--log-dir", "logs", "--run", "r", "--", "train.py")
     environment = os.environ | {"PYTHONPATH": str(frameworks), "HF_HUB_OFFLINE": "1"}
-    done = haiprof(*words, cwd=folder, env=environment)
+    done = haiprof(*words, cwd=folder, env=environment, timeout=900)
     assert done.returncode == 0, done.stderr
     return Analyzer(folder / "logs" / "r")
 
@@ -138,6 +141,16 @@ def test_lightning(frameworks: Path, tmp_path: Path) -> None:
     assert others == EPOCHS
     assert numbers(run) == list(range(1, 9))
     assert run.events().filter(pl.col("kind") == "model").height > 0
+
+
+@pytest.mark.parametrize("framework", ["huggingface", "lightning"])
+def test_the_programs_of_the_docs(framework: str, frameworks: Path, tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "integrations.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    (program,) = (each for each in blocks if f"haiprof.integrations.{framework} " in each)
+    run = recorded(program, frameworks, tmp_path)
+    assert [said for said, _ in marks(run)] == ["train", *["epoch"] * 3, "train_end"]
+    assert numbers(run) == list(range(1, 25))
 
 
 def test_importing_haiprof_imports_none_of_it(frameworks: Path) -> None:
