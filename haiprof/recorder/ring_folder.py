@@ -47,12 +47,14 @@ class RingFolder:
         """List it, once for all that look for something in it."""
         if self.unchanged():
             return
-        names = []
-        with contextlib.suppress(OSError):
+        try:
             changed_ns = os.fstat(self._folder.fd).st_mtime_ns
             # The clock of files is a coarse one: what comes within its tick would not show.
             self.changed_ns = changed_ns if time.time_ns() - changed_ns > _TICK_NS else 0
             names = self._folder.names()
+        except OSError:  # no further file may be opened: what was there is, until it can be seen
+            self.changed_ns = 0
+            return
         if names == self.names:
             return
         self.names = names

@@ -26,6 +26,7 @@ from recording import wait_for
 from haiprof import _core
 from haiprof.capture import hooks, trackers, where
 from haiprof.capture.trackers.figures import Figures
+from haiprof.common import threads
 from haiprof.common.places import FIGURES_MARK, FIGURES_NAME, FINDINGS_NAME, open_rings
 
 # Hooks are attached once torch is imported.
@@ -342,12 +343,26 @@ def test_what_wandb_copies_is_left_alone(shown: Rings, make: Any, shm: Path) -> 
     assert len(sys.modules["tensorboardX.writer"].WRITERS) == 1
 
 
+def test_without_a_further_thread_it_says_why(
+    shown: Rings, make: Any, shm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threads, "_start", refuse)
+    run = make("wandb.sdk.wandb_run").Run()
+    for _ in range(2):
+        run.log({})
+    assert said(shm) == ["nothing of haiprof is shown in trackers: can't start new thread"]
+    assert len(run.logged) == 2
+
+
 def test_nothing_happens_without_a_run_or_once_it_is_off(shown: Rings, make: Any) -> None:
-    threads = threading._active  # type: ignore[attr-defined]
-    before = set(threads)
+    running = threading._active  # type: ignore[attr-defined]
+    before = set(running)
     module = make("wandb.sdk.wandb_run")
     shown.further()
-    assert set(threads) == before
+    assert set(running) == before
     assert not (shown.path / FIGURES_MARK).exists()
     trackers.disarm()
     run = module.Run()

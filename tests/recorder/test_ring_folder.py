@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import time
 from pathlib import Path
 
@@ -44,3 +45,21 @@ def test_a_folder_that_stays_as_it_is_is_listed_once(tmp_path: Path) -> None:
     assert folder.unchanged()
     (tmp_path / "8.ring").touch()
     assert not folder.unchanged()
+
+
+def test_where_it_cannot_be_listed_it_is_as_before_and_looked_at_again(tmp_path: Path) -> None:
+    (tmp_path / "7.ring").touch()
+    folder = RingFolder(Folder.at(tmp_path))
+    folder.look()
+    (tmp_path / "8.ring").touch()
+    old = time.time_ns() - 10**9
+    os.utime(tmp_path, ns=(old, old))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))  # the listing opens a descriptor
+    try:
+        folder.look()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert folder.names == ["7.ring"]
+    assert not folder.unchanged()
+    assert names_in(folder)[1] == ["7.ring", "8.ring"]

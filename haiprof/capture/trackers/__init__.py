@@ -55,8 +55,9 @@ class _Shown:
         if self._thread is None:
             try:
                 self._thread = threads.Background(self._work)
-            except RuntimeError:  # the process may have no more threads, or Python ends
+            except RuntimeError as error:  # the process may have no more threads, or Python ends
                 self._turned_off = True
+                _say(f"nothing of haiprof is shown in trackers: {error}")
 
     def ends(self, kind: str, args: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         """Forget a run that the job is about to end."""
@@ -87,7 +88,7 @@ class _Shown:
             now = figures.read()
             if now is None:
                 continue
-            for kind, run in list(self._runs.items()):
+            for kind, run in self._runs.copy().items():
                 if run is None:
                     continue
                 try:
@@ -105,8 +106,12 @@ class _Shown:
             return  # it has ended meanwhile
         self._runs[kind] = None
         with contextlib.suppress(Exception):
-            said = str(error)[:200]
-            _core.event("hook", f"nothing of haiprof is shown in {kind} any more: {said}")
+            _say(f"nothing of haiprof is shown in {kind} any more: {str(error)[:200]}")
+
+
+def _say(why: str) -> None:
+    with contextlib.suppress(Exception):
+        _core.event("hook", why)
 
 
 _MLFLOW: Final = "logging.mlflow"
