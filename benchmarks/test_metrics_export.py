@@ -10,7 +10,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import pytest
 from exported import busy_node
 from figures import Figure, Measured, Unit, at_most, least, median_in_range
 from processes import recorder_of
-from recording import wait_recorded
+from recording import wait_for, wait_recorded
 from reporting import Report
 from trainer import Training, keep_freed_memory
 
@@ -30,6 +30,8 @@ ROUNDS = 20
 #: after so long.
 RECORDINGS = 6
 MEASURED_S, SETTLED_S = 2.5, 1.5
+#: For how much longer at most, s, if nothing was scraped meanwhile.
+LONGEST_S = 60.0
 #: Scrapes once a second, and prints how many bytes it got.
 SCRAPER = """
 import sys, time, urllib.request
@@ -84,25 +86,34 @@ def port() -> int:
 
 
 @pytest.fixture
-def scraper(port: int) -> Iterator[subprocess.Popen[str]]:
+def scrapes(port: int, tmp_path: Path) -> Iterator[Callable[[], int]]:
+    """How often somebody who scrapes once a second has got an answer."""
+    file = tmp_path / "scrapes"
     command = [sys.executable, "-c", SCRAPER, f"http://127.0.0.1:{port}/metrics"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        yield process
+    with file.open("w") as out, subprocess.Popen(command, stdout=out) as process:
+        yield lambda: file.read_bytes().count(b"\n")
         process.kill()
 
 
-def recorded_step(training: Training, run: Path, shm: Path, metrics: str) -> float:
-    """Mean time of a step, s, while a recorder of its own records them."""
-    allowed = os.sched_getaffinity(0)
+def recorded_step(
+    training: Training, run: Path, shm: Path, metrics: str, scrapes: Callable[[], int]
+) -> float:
+    """Mean time of a step, s, while a recorder of its own records them, and is scraped."""
+    allowed, before = os.sched_getaffinity(0), scrapes()
     haiprof.start(run.parent, run=run.name, metrics=metrics)
     recorder_of(shm)
     # One core of a virtual machine may be faster than another; the recorder runs where it likes.
     os.sched_setaffinity(0, {max(allowed)})
     try:
         training.run(SETTLED_S)
-        times, until = [], time.monotonic() + MEASURED_S
-        while time.monotonic() < until:
+        if metrics:
+            wait_for(lambda: scrapes() > before, what="a scrape")
+        seen, times, until = scrapes(), [], time.monotonic() + MEASURED_S
+        while (now := time.monotonic()) < until or (
+            metrics and scrapes() == seen and now < until + LONGEST_S
+        ):
             times += training.steps(1)
+        assert not metrics or scrapes() > seen, "nothing was scraped meanwhile"
     finally:
         os.sched_setaffinity(0, allowed)
         haiprof.stop()
@@ -116,31 +127,29 @@ def test_a_step_of_a_job_that_is_scraped(
     shm: Path,
     tmp_path: Path,
     port: int,
-    scraper: subprocess.Popen[str],
+    scrapes: Callable[[], int],
 ) -> None:
     keep_freed_memory()
     training = Training()
     training.steps(100)
 
+    def step(run: str, metrics: str) -> float:
+        return recorded_step(training, tmp_path / run, shm, metrics, scrapes)
+
     def run() -> tuple[list[float], list[float]]:
-        off = [recorded_step(training, tmp_path / "off", shm, "")]
-        on = []
+        off, on = [step("off", "")], []
         for n in range(RECORDINGS):
-            on.append(recorded_step(training, tmp_path / f"on{n}", shm, f":{port},host"))
-            off.append(recorded_step(training, tmp_path / f"off{n}", shm, ""))
+            on.append(step(f"on{n}", f":{port},host"))
+            off.append(step(f"off{n}", ""))
         return off, on
 
     off, on = benchmark.pedantic(run, rounds=1, iterations=1)
-    scraper.kill()
-    assert scraper.stdout is not None
-    scrapes = scraper.stdout.read().split()
-    assert len(scrapes) >= RECORDINGS, "it was scraped in each"
     pairs = list(itertools.pairwise(off))
     added = [2 * during / sum(pair) - 1 for pair, during in zip(pairs, on, strict=True)]
     nothing = [after / before - 1 for before, after in pairs]
-    step = statistics.median(off)
-    benchmark.extra_info.update(step_ms=step * 1e3, scrapes=len(scrapes))
-    what = f"a scrape a second, added to a recorded step of {step * 1e3:.1f} ms"
+    milliseconds = statistics.median(off) * 1e3
+    benchmark.extra_info.update(step_ms=milliseconds, scrapes=scrapes())
+    what = f"a scrape a second, added to a recorded step of {milliseconds:.1f} ms"
     report(
         Figure(what, Unit.SHARE, median_in_range(added), None, at_most(0.01)),
         Figure("added by nothing at all", Unit.SHARE, median_in_range(nothing)),

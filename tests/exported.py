@@ -11,6 +11,7 @@ from haiprof import _core, schema
 from haiprof.recorder.arrow_stream import Batch, Texts, packed
 from haiprof.recorder.metrics.families import Family, Histogram, Snapshot
 from haiprof.recorder.metrics.node import Node
+from haiprof.recorder.metrics.sample_families import EXPORTED
 
 _NUMBERED = {
     ("spans", "category"): _core.CATEGORIES,
@@ -76,6 +77,17 @@ def samples(*given: tuple[str, str | None, float]) -> Batch:
     """Return samples of the node: metric, instance and value."""
     named = [dict(zip(("metric", "instance", "value"), one, strict=True)) for one in given]
     return rows(schema.SAMPLES, *({"time": 1, "flags": 0, **one} for one in named))
+
+
+def each_sample() -> Batch:
+    """Return a sample of each metric that is exported."""
+    instances = {"gpu": "gpu0", "interface": "eth0", "disk": "nvme0n1", "port": "mlx5_0/1"}
+    instances["mount"] = "/data"
+    given = [
+        (metric, instances[family.labels[0]] if family.labels else None, 1.0)
+        for metric, (family, _) in EXPORTED.items()
+    ]
+    return samples(*given)
 
 
 def statement(second: float, **values: float) -> Batch:

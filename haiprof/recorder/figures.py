@@ -16,7 +16,7 @@ from haiprof.common.owned_files import Folder
 from haiprof.common.places import FIGURES_MARK, FIGURES_NAME
 from haiprof.recorder.arrow_stream import Batch
 from haiprof.recorder.process_folder import write_json
-from haiprof.recorder.step_parts import steps_of
+from haiprof.recorder.step_rows import steps_of
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from haiprof.recorder.arrow_stream import Batch
 from haiprof.recorder.metrics.families import BUCKETS, Histogram
 from haiprof.recorder.metrics.names import OTHER, Names, group_kind
 from haiprof.recorder.metrics.work import Work
-from haiprof.recorder.step_parts import Step, parts_of, steps_of
+from haiprof.recorder.step_rows import Step, parts_of, steps_of
 
 _STEP: Final = _core.CATEGORIES.index("step")
 _INFERENCE: Final = _core.CATEGORIES.index("inference_step")

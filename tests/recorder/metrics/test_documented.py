@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from exported import busy_node, gpu_uuid, samples
+from exported import busy_node, each_sample, gpu_uuid
 from prometheus_client.parser import text_string_to_metric_families
 
 from haiprof.recorder.metrics import families as f
@@ -33,12 +33,7 @@ def test_the_endpoint_exposes_these() -> None:
     node.note("finding", {"kind": "gil", "ranks": [0], "over": False})
     sources = [{"name": "cpu", "state": "ok"}]
     gpus = [{"instance": "gpu0", "uuid": gpu_uuid(0)}]
-    of_gpu = {"gpu": "gpu0"}
-    given = [
-        (metric, next((of_gpu.get(label, "eth0") for label in exported.family.labels), None), 1.0)
-        for metric, exported in EXPORTED.items()
-    ]
-    node.samples.read(samples(*given))
+    node.samples.read(each_sample())
     text = render(node.snapshot(sources, gpus)).decode()
     pages = documented()
     for name in ("overhead_ratio",):

@@ -1,4 +1,7 @@
-"""Steps and what they were spent on, from rows of ``step_parts`` as they are written."""
+"""Steps and what they were spent on, from rows of ``step_parts`` as they are written.
+
+Tests: tests/recorder/test_figures.py.
+"""
 
 from __future__ import annotations
 
