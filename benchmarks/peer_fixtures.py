@@ -58,6 +58,12 @@ def trackers() -> Path:
 
 
 @pytest.fixture(scope="session")
+def comet() -> Path:
+    """The folder in which Comet is installed, for this Python."""
+    return _make_or_skip(peers.make_packages, peers.COMET)
+
+
+@pytest.fixture(scope="session")
 def frameworks() -> Path:
     """The folder in which transformers and Lightning are installed, for this Python."""
     return _make_or_skip(peers.make_packages, peers.FRAMEWORKS)

@@ -75,13 +75,14 @@ DEEPSPEED = Peer(
 TRACKERS = Peer(
     "trackers", ("tensorboard==2.21.0", "wandb==0.31.0", "mlflow-skinny==3.17.2"), whole=True
 )
+COMET = Peer("comet", ("comet-ml==3.58.8",), whole=True)
 FRAMEWORKS = Peer(
     "frameworks",
     (
         *("transformers==5.24.0", "tokenizers==0.23.3", "safetensors==0.8.0"),
         *("huggingface_hub==2.4.0", "regex==2026.11.19", "tqdm==4.70.1"),
         *("lightning==2.6.6", "pytorch-lightning==2.6.6", "lightning-utilities==0.15.3"),
-        "torchmetrics==1.9.0",
+        *("torchmetrics==1.9.0", "accelerate==1.15.0"),
     ),
 )
 HAIPROF = DRIVERS / "drive_haiprof.py"

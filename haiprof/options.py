@@ -333,7 +333,7 @@ OPTIONS: Final[dict[str, Option]] = {
         ),
         Option(
             "trackers",
-            "seconds from one set of values in W&B, MLflow or TensorBoard to the next (0: none)",
+            "seconds between sets of values in W&B, MLflow, TensorBoard or Comet (0: none)",
             float,
             _check_patience,
         ),

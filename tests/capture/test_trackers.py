@@ -65,6 +65,29 @@ class MlflowClient:
     def set_terminated(self, run_id):
         OVER.add(run_id)
 """,
+    "comet_ml.experiment": """
+class CometExperiment:
+    def __init__(self):
+        self.logged, self.others = [], {}
+    def log_metric(self, name, value, step=None, include_context=True):
+        self.logged.append((name, value, step, include_context))
+    def log_other(self, name, value):
+        self.others[name] = value
+    def end(self):
+        pass
+""",
+    "accelerate.tracking": """
+class GeneralTracker:
+    pass
+""",
+    "accelerate.accelerator": """
+class Accelerator:
+    def __init__(self, *trackers):
+        self.trackers = trackers
+    def log(self, values, step=None):
+        for tracker in self.trackers:
+            tracker.log(values, step=step)
+""",
     "mlflow.entities": """
 from collections import namedtuple
 Metric = namedtuple("Metric", "key value timestamp step")
@@ -136,6 +159,8 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     for name, text in MODULES.items():
         file = tmp_path.joinpath(*name.split(".")).with_suffix(".py")
         file.parent.mkdir(parents=True, exist_ok=True)
+        # Or one that is installed would be found.
+        (tmp_path / name.split(".")[0] / "__init__.py").touch()
         file.write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
     packages = {name.split(".")[0] for name in MODULES}
@@ -311,6 +336,50 @@ def test_a_run_of_mlflow_until_it_ends(shown: Rings, make: Any, shm: Path) -> No
     shown.further()
     wait_for(lambda: len(module.LOGGED) == 4)
     assert {run for _, run, *_ in module.LOGGED} == {"second"}
+    assert said(shm) == []
+
+
+def test_an_experiment_of_comet(shown: Rings, make: Any) -> None:
+    experiment = make("comet_ml.experiment").CometExperiment()
+    experiment.log_metric("loss", 1.0, step=7)
+    findings = shown.path / FINDINGS_NAME
+    findings.write_text(json.dumps({"findings": [{"problem": "slow", "since_ns": 1}]}))
+    shown.further(3)
+    wait_for(lambda: experiment.others)
+    own, *ours = experiment.logged
+    assert own == ("loss", 1.0, 7, True)
+    assert {name for name, *_ in ours} > {"haiprof/step_seconds", "haiprof/steps"}
+    assert {(step, context) for *_, step, context in ours} == {(None, False)}
+    assert experiment.others == {"haiprof/finding": "slow"}
+
+
+def test_a_tracker_of_the_users_own_in_accelerate(shown: Rings, make: Any, shm: Path) -> None:
+    class Mine(make("accelerate.tracking").GeneralTracker):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.logged: list[tuple[dict[str, float], int, int]] = []
+
+        def log(self, values: dict[str, float], step: int) -> None:
+            self.logged.append((values, step, threading.get_ident()))
+
+        def finish(self) -> None:
+            pass
+
+    mine = Mine()
+    make("accelerate.accelerator").Accelerator(mine).log({"loss": 1.0}, step=7)
+    shown.further(3)
+    wait_for(lambda: len(mine.logged) > 1)
+    (own, *_), (values, step, thread) = mine.logged
+    assert own == {"loss": 1.0}
+    assert values["haiprof/step_seconds"] == 0.01
+    assert values["haiprof/steps"] == step
+    assert all(isinstance(value, int | float) for value in values.values())
+    assert thread != threading.get_ident()
+    mine.finish()
+    other = Mine()
+    make("accelerate.accelerator").Accelerator(other).log({}, step=0)
+    shown.further()
+    wait_for(lambda: len(other.logged) > 1)
+    assert len(mine.logged) == 2
     assert said(shm) == []
 
 

@@ -1,4 +1,4 @@
-"""TensorBoard, wandb and MLflow themselves: their calls have a name, and show values of haiprof."""
+"""TensorBoard, wandb, MLflow and Comet themselves: calls have a name, and show what haiprof has."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,11 @@ elif kind == "wandb":
     run = wandb.init(mode="offline", dir=".")
     log = lambda step, loss: run.log({"loss": loss}, step=3 * step)
     shown = lambda: written("wandb/offline*/*.wandb")
+elif kind == "comet":
+    import comet_ml
+    run = comet_ml.OfflineExperiment(project_name="p", offline_directory="here", log_code=False)
+    log = lambda step, loss: run.log_metric("loss", loss, step=3 * step)
+    shown = lambda: "haiprof/step_seconds" in run.metrics
 else:
     import mlflow
     mlflow.set_tracking_uri("file:./runs")
@@ -121,6 +127,8 @@ while step % 50 or not shown() and time.monotonic() < until:
 Path("steps").write_text(str(step))
 if kind == "wandb":
     run.finish()
+elif kind == "comet":
+    run.end()
 elif kind == "mlflow":
     mlflow.end_run()
 else:
@@ -133,7 +141,7 @@ def shown_in(kind: str, trackers: Path, folder: Path, **variables: str) -> tuple
     (folder / "train.py").write_text(SHOWN)
     environment = os.environ | {"PYTHONPATH": str(trackers), "MLFLOW_ALLOW_FILE_STORE": "true"}
     words = ("run", "--log-dir", "logs", "--run", "r", "--trackers", "1", "--", "train.py", kind)
-    done = haiprof(*words, cwd=folder, env=environment | variables)
+    done = haiprof(*words, cwd=folder, env=environment | variables, timeout=900)
     assert done.returncode == 0, done.stderr
     run = Analyzer(folder / "logs" / "r")
     assert run.events().filter(pl.col("kind") == "hook").is_empty()
@@ -228,3 +236,17 @@ print(json.dumps([run.info.status, names, of("loss"), of("haiprof/step_seconds")
     assert [step for step, _ in own] == list(range(steps))
     assert {"loss", "haiprof/step_seconds", "haiprof/phase/forward_seconds"} <= set(names)
     assert all(0 < step <= steps and 0.02 < value < 5 for step, value in ours)
+
+
+def test_comet_shows_it_at_the_jobs_own_steps(comet: Path, tmp_path: Path) -> None:
+    steps, _ = shown_in("comet", comet, tmp_path, COMET_DISABLE_AUTO_LOGGING="1")
+    (file,) = (tmp_path / "here").glob("*.zip")
+    with zipfile.ZipFile(file) as archive:
+        messages = map(json.loads, archive.read("messages.json").splitlines())
+    metrics = [each["payload"]["metric"] for each in messages if each["type"] == "metric_msg"]
+    own = [each["step"] for each in metrics if each["metricName"] == "loss"]
+    ours = [each for each in metrics if each["metricName"].startswith("haiprof/")]
+    assert own == [3 * step for step in range(steps)]
+    assert {each["step"] for each in ours} <= set(own)
+    names = {each["metricName"] for each in ours}
+    assert names >= {"haiprof/step_seconds", "haiprof/phase/forward_seconds", "haiprof/steps"}

@@ -1,7 +1,12 @@
 """Hook on trackers of experiments: each call that logs to one is a range of the job's own.
 
-So what a loop spends on TensorBoard, Weights & Biases or MLflow between its phases has a name in
-the ledger, as ranges have that the job itself makes. A call inside another one is a part of it.
+So what a loop spends on TensorBoard, Weights & Biases, MLflow or Comet between its phases has a
+name in the ledger, as ranges have that the job itself makes. A call inside another one is a part
+of it.
+
+Loggers of frameworks call these. Accelerate also takes trackers that its user has written: the
+class of such a one is only seen when Accelerate logs to it, and one that calls a tracker above is
+that.
 """
 
 from __future__ import annotations
@@ -48,7 +53,12 @@ _TRACKERS: Final = {
     "mlflow.tracking.client": _Tracker(
         "logging.mlflow", "MlflowClient", ("log_",), "set_terminated"
     ),
+    "comet_ml.experiment": _Tracker("logging.comet", "CometExperiment", ("log_",), "end"),
 }
+#: What logs to trackers of its user's own, where its own ones are, and the name of their ranges.
+_ACCELERATE: Final = "accelerate.accelerator"
+_OF_ACCELERATE: Final = "accelerate.tracking"
+_OWN: Final = "logging.accelerate"
 
 _here: Final = threading.local()
 _watching: Watching | None = None
@@ -90,19 +100,23 @@ class TrackerCalls:
         """Nothing is touched yet."""
         self._replaced: list[Replaced] = []
         self._waiting: list[AfterImport] = []
+        #: Methods of trackers that Accelerate has been given, by their class.
+        self._looked_at: set[tuple[type, str]] = set()
 
     def attach(self) -> str:
         """Replace them; those of modules that are not imported yet, after their import."""
+        replace = dict.fromkeys(_TRACKERS, self._replace_of)
+        replace[_ACCELERATE] = self._replace_accelerate
         try:
-            for name in _TRACKERS:
+            for name, found in replace.items():
                 if module := imported(name):
-                    self._replace_of(module)
+                    found(module)
                 else:
-                    self._waiting.append(AfterImport(name, self._replace_of))
+                    self._waiting.append(AfterImport(name, found))
         except BaseException:
             self.detach()
             raise
-        return "on: TensorBoard, wandb and MLflow"
+        return "on: TensorBoard, wandb, MLflow, Comet and those of Accelerate"
 
     def _replace_of(self, module: ModuleType) -> None:
         tracker = _TRACKERS[module.__name__]
@@ -117,17 +131,37 @@ class TrackerCalls:
             end = functools.partial(_end, tracker.range)
             self._replaced.append(Replaced(owner, tracker.end, around=end))
 
+    def _replace_accelerate(self, module: ModuleType) -> None:
+        owner = getattr(module, "Accelerator", None)
+        if isinstance(owner, type) and isinstance(vars(owner).get("log"), FunctionType):
+            self._replaced.append(Replaced(owner, "log", around=self._look_at_own))
+
+    def _look_at_own(self, args: Any, keywords: Any) -> AbstractContextManager[Any]:
+        """Replace what logs in the trackers that an Accelerator was given."""
+        for kind in map(type, args[0].trackers):
+            for name, around in (("log", _Own), ("finish", _end_own)):
+                owner = next(each for each in kind.__mro__ if name in vars(each))
+                if (owner, name) in self._looked_at:
+                    continue
+                self._looked_at.add((owner, name))
+                mine = owner.__module__ != _OF_ACCELERATE
+                if mine and isinstance(vars(owner)[name], FunctionType):
+                    self._replaced.append(Replaced(owner, name, around=around))
+        return contextlib.nullcontext()
+
     def detach(self) -> None:
         """Restore them."""
         while self._waiting:
             self._waiting.pop().cancel()
         while self._replaced:
             self._replaced.pop().restore()
+        self._looked_at.clear()
 
 
 def _span(name: str, args: Any, keywords: Any) -> AbstractContextManager[Any]:
     if getattr(_here, "busy", False):
         return contextlib.nullcontext()
+    _here.calls = getattr(_here, "calls", 0) + 1
     if _watching is not None:
         _watching.logs(name, args, keywords)
     return _Outermost(name)
@@ -156,3 +190,34 @@ class _Outermost:
         _here.busy = False
         with contextlib.suppress(Exception):
             self._span.__exit__(None, None, None)
+
+
+_end_own: Final = functools.partial(_end, _OWN)
+
+
+class _Own:
+    """A range of a tracker that Accelerate's user has written.
+
+    Calls inside have ranges of their own: by these it is known where it logs to.
+    """
+
+    __slots__ = ("_args", "_before", "_ours", "_span")
+
+    def __init__(self, args: Any, keywords: Any) -> None:
+        self._ours = getattr(_here, "busy", False)
+        self._args = args
+        self._before = getattr(_here, "calls", 0)
+        self._span = _core.Span(_OWN, _CATEGORY)
+
+    def __enter__(self) -> None:
+        if not self._ours:
+            with contextlib.suppress(Exception):
+                self._span.__enter__()
+
+    def __exit__(self, *raised: object) -> None:
+        if self._ours:
+            return
+        with contextlib.suppress(Exception):
+            self._span.__exit__(None, None, None)
+            if _watching is not None and self._before == getattr(_here, "calls", 0):
+                _watching.logs(_OWN, self._args[:1], {})

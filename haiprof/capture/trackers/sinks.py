@@ -15,6 +15,8 @@ from typing import Any, Final, Protocol
 from haiprof.capture.trackers.figures import Now
 
 _FINDING: Final = "haiprof/finding"
+#: haiprof's number of the step, where the job's own is the axis.
+_STEPS: Final = "haiprof/steps"
 #: MLflow takes 5000 characters at least.
 _LONGEST: Final = 2000
 
@@ -37,14 +39,14 @@ class Wandb:
         if getattr(sys.modules.get("wandb"), "patched", {}).get("tensorboard"):
             raise RuntimeError("it copies what is logged to TensorBoard")
         self._run, self._finding = run, ""
-        run.define_metric("haiprof/*", step_metric="haiprof/steps")
+        run.define_metric("haiprof/*", step_metric=_STEPS)
 
     def show(self, now: Now) -> None:
         """Add to the row that the job is about to log; see the package."""
         # Not to count as an error of the tracker's: the job ended it in a way of its own.
         if getattr(self._run, "_is_finished", False):
             return
-        self._run.log({**now.values, "haiprof/steps": now.step}, commit=False)
+        self._run.log({**now.values, _STEPS: now.step}, commit=False)
         if now.findings != self._finding:
             self._finding = now.findings
             self._run.summary[_FINDING] = now.findings[:_LONGEST]
@@ -109,9 +111,45 @@ class TensorBoard:
         self._writer.close()
 
 
+class Comet:
+    """An experiment of Comet."""
+
+    def __init__(self, experiment: Any, run_id: str | None) -> None:
+        """Nothing of it is touched yet."""
+        self._experiment, self._finding = experiment, ""
+
+    def show(self, now: Now) -> None:
+        """Log at the step that the job has set: another one would become the job's."""
+        for name, value in {**now.values, _STEPS: now.step}.items():
+            self._experiment.log_metric(name, value, include_context=False)
+        if now.findings != self._finding:
+            self._finding = now.findings
+            self._experiment.log_other(_FINDING, now.findings[:_LONGEST])
+
+    def close(self) -> None:
+        """There is nothing to free."""
+
+
+class Accelerate:
+    """A tracker that the user of Accelerate has written."""
+
+    def __init__(self, tracker: Any, run_id: str | None) -> None:
+        """Nothing of it is touched yet."""
+        self._tracker = tracker
+
+    def show(self, now: Now) -> None:
+        """Log numbers only: many such trackers take no texts, though Accelerate says they do."""
+        self._tracker.log({**now.values, _STEPS: now.step}, step=now.step)
+
+    def close(self) -> None:
+        """There is nothing to free."""
+
+
 #: By the name of the ranges of what logs (haiprof/capture/hooks/trackers.py).
 SINKS: Final[dict[str, Callable[[Any, str | None], Sink]]] = {
     "logging.wandb": Wandb,
     "logging.mlflow": Mlflow,
     "logging.tensorboard": TensorBoard,
+    "logging.comet": Comet,
+    "logging.accelerate": Accelerate,
 }

@@ -1,4 +1,4 @@
-"""The training loop waits while it logs to a tracker: TensorBoard, Weights & Biases, MLflow.
+"""The training loop waits while it logs to a tracker: TensorBoard, Weights & Biases, MLflow, Comet.
 
 Each call of these is a range. Where stacks are sampled they know the line, too, and what else is
 logged: see :mod:`haiprof.findings.recorded.beside_rules`. This is for jobs without them.
@@ -16,7 +16,13 @@ from haiprof.findings.finding import LEAST, SURE, Finding
 from haiprof.findings.recorded.case import Case, Rank
 from haiprof.views.run.ledger import LOGGING
 
-_NAMES: Final = {"tensorboard": "TensorBoard", "wandb": "Weights & Biases", "mlflow": "MLflow"}
+_NAMES: Final = {
+    "tensorboard": "TensorBoard",
+    "wandb": "Weights & Biases",
+    "mlflow": "MLflow",
+    "comet": "Comet",
+    "accelerate": "a tracker of its own",
+}
 #: Samples of stacks that say more than the ranges do.
 _FEW: Final = 10
 

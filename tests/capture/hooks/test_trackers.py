@@ -13,6 +13,9 @@ from typing import Any
 import pytest
 import torch
 
+from haiprof.capture import hooks
+from haiprof.capture.hooks import trackers as hook
+
 # Hooks are attached once torch is imported.
 assert torch.__version__
 #: What a tracker promises: methods that log, by their names, and some that do not.
@@ -35,6 +38,27 @@ TRACKERS = {
     "tensorboardX.writer": ("SummaryWriter", "add_scalar", "logging.tensorboard"),
     "wandb.sdk.wandb_run": ("Run", "log", "logging.wandb"),
     "mlflow.tracking.client": ("MlflowClient", "log_metric", "logging.mlflow"),
+    "comet_ml.experiment": ("CometExperiment", "log_metrics", "logging.comet"),
+}
+#: What Accelerate does with the trackers it was given, its own ones and others.
+ACCELERATE = {
+    "accelerate.tracking": """
+class GeneralTracker:
+    def log(self, values, step=None):
+        pass
+    def finish(self):
+        pass
+class TensorBoardTracker(GeneralTracker):
+    def log(self, values, step=None):
+        return values
+""",
+    "accelerate.accelerator": """
+class Accelerator:
+    def __init__(self, *trackers):
+        self.trackers = trackers
+    def log(self, values, step=None):
+        return [tracker.log(values, step=step) for tracker in self.trackers]
+""",
 }
 
 
@@ -46,13 +70,17 @@ def names(recorded: Any) -> list[str]:
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Makes the module of a tracker, and imports it."""
     monkeypatch.syspath_prepend(str(tmp_path))
-    packages = [name.split(".")[0] for name in TRACKERS]
+    packages = [name.split(".")[0] for name in (*TRACKERS, *ACCELERATE)]
 
     def imported(name: str) -> ModuleType:
-        owner, logs, _ = TRACKERS[name]
         file = tmp_path.joinpath(*name.split(".")).with_suffix(".py")
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(TRACKER.format(owner=owner, logs=logs))
+        # Or one that is installed would be found.
+        (tmp_path / name.split(".")[0] / "__init__.py").touch()
+        if (text := ACCELERATE.get(name)) is None:
+            owner, logs, _ = TRACKERS[name]
+            text = TRACKER.format(owner=owner, logs=logs)
+        file.write_text(text)
         importlib.invalidate_caches()
         return importlib.import_module(name)
 
@@ -89,9 +117,91 @@ def test_a_call_inside_another_is_a_part_of_it(recorded: Any, make: Any) -> None
     assert writer.calls == 2
 
 
-def test_afterwards_they_are_what_they_were(recorded: Any, make: Any) -> None:
-    from haiprof.capture import hooks
+class Watched:
+    """Keeps of which trackers it is said that they log, and that they end."""
 
+    def __init__(self) -> None:
+        self.logged: list[tuple[str, Any]] = []
+        self.ended: list[tuple[str, Any]] = []
+
+    def logs(self, kind: str, args: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        self.logged.append((kind, args[0]))
+
+    def ends(self, kind: str, args: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        self.ended.append((kind, args[0]))
+
+
+@pytest.fixture
+def watched() -> Iterator[Watched]:
+    watching = Watched()
+    hook.watch_with(watching)
+    yield watching
+    hook.watch_with(None)
+
+
+def test_a_tracker_of_the_users_own_in_accelerate(
+    recorded: Any, make: Any, watched: Watched
+) -> None:
+    tracking = make("accelerate.tracking")
+
+    class Mine(tracking.GeneralTracker):  # type: ignore[misc]
+        def log(self, values: Any, step: Any = None) -> Any:
+            return values, step
+
+        def finish(self) -> None:
+            pass
+
+    class Derived(Mine):
+        pass
+
+    mine, derived, original = Mine(), Derived(), Mine.log
+    trackers = (tracking.TensorBoardTracker(), mine, derived)
+    accelerator = make("accelerate.accelerator").Accelerator(*trackers)
+    loss = {"loss": 1}
+    for step in range(2):
+        assert accelerator.log(loss, step=step) == [loss, (loss, step), (loss, step)]
+    mine.finish()
+    each = [("logging.accelerate", mine), ("logging.accelerate", derived)]
+    assert watched.logged == each * 2
+    assert watched.ended == [("logging.accelerate", mine)]
+    assert names(recorded) == ["logging.accelerate"] * 4
+    hooks.uninstall()
+    assert Mine.log is original
+    assert accelerator.log({}, step=2) == [{}, ({}, 2), ({}, 2)]
+
+
+def test_one_that_calls_a_known_tracker_is_that(recorded: Any, make: Any, watched: Watched) -> None:
+    run = make("wandb.sdk.wandb_run").Run()
+
+    class Mine(make("accelerate.tracking").GeneralTracker):  # type: ignore[misc]
+        def log(self, values: Any, step: Any = None) -> None:
+            run.log(values)
+
+    make("accelerate.accelerator").Accelerator(Mine()).log({})
+    assert watched.logged == [("logging.wandb", run)]
+    assert sorted(names(recorded)) == ["logging.accelerate", "logging.wandb"]
+
+
+def test_what_haiprof_logs_is_none_of_the_jobs(recorded: Any, make: Any, watched: Watched) -> None:
+    class Mine(make("accelerate.tracking").GeneralTracker):  # type: ignore[misc]
+        def log(self, values: Any, step: Any = None) -> None:
+            pass
+
+    accelerator = make("accelerate.accelerator").Accelerator(Mine())
+    accelerator.log({})
+
+    def ours() -> None:
+        hook.leave_unrecorded()
+        accelerator.log({})
+
+    thread = threading.Thread(target=ours)
+    thread.start()
+    thread.join()
+    assert len(watched.logged) == 1
+    assert names(recorded) == ["logging.accelerate"]
+
+
+def test_afterwards_they_are_what_they_were(recorded: Any, make: Any) -> None:
     run = make("wandb.sdk.wandb_run").Run
     before = run.log.__wrapped__
     assert hooks.status()["trackers"].startswith("on")
@@ -103,7 +213,6 @@ def test_afterwards_they_are_what_they_were(recorded: Any, make: Any) -> None:
 
 def test_a_tracker_that_is_imported_already(shm: Path, make: Any) -> None:
     from haiprof import _core
-    from haiprof.capture import hooks
 
     run = make("wandb.sdk.wandb_run").Run
     original = run.log
@@ -124,8 +233,6 @@ def test_an_unknown_version_is_left_alone(recorded: Any, tmp_path: Path, make: A
     other.write_text("def log(values): return values\n")
     importlib.invalidate_caches()
     assert importlib.import_module("wandb.sdk.wandb_run").log(3) == 3
-    from haiprof.capture import hooks
-
     # It is imported by now, and the others are recorded all the same.
     hooks.uninstall()
     hooks.install()
