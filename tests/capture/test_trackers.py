@@ -76,18 +76,6 @@ class CometExperiment:
     def end(self):
         pass
 """,
-    "accelerate.tracking": """
-class GeneralTracker:
-    pass
-""",
-    "accelerate.accelerator": """
-class Accelerator:
-    def __init__(self, *trackers):
-        self.trackers = trackers
-    def log(self, values, step=None):
-        for tracker in self.trackers:
-            tracker.log(values, step=step)
-""",
     "mlflow.entities": """
 from collections import namedtuple
 Metric = namedtuple("Metric", "key value timestamp step")
@@ -351,36 +339,6 @@ def test_an_experiment_of_comet(shown: Rings, make: Any) -> None:
     assert {name for name, *_ in ours} > {"haiprof/step_seconds", "haiprof/steps"}
     assert {(step, context) for *_, step, context in ours} == {(None, False)}
     assert experiment.others == {"haiprof/finding": "slow"}
-
-
-def test_a_tracker_of_the_users_own_in_accelerate(shown: Rings, make: Any, shm: Path) -> None:
-    class Mine(make("accelerate.tracking").GeneralTracker):  # type: ignore[misc]
-        def __init__(self) -> None:
-            self.logged: list[tuple[dict[str, float], int, int]] = []
-
-        def log(self, values: dict[str, float], step: int) -> None:
-            self.logged.append((values, step, threading.get_ident()))
-
-        def finish(self) -> None:
-            pass
-
-    mine = Mine()
-    make("accelerate.accelerator").Accelerator(mine).log({"loss": 1.0}, step=7)
-    shown.further(3)
-    wait_for(lambda: len(mine.logged) > 1)
-    (own, *_), (values, step, thread) = mine.logged
-    assert own == {"loss": 1.0}
-    assert values["haiprof/step_seconds"] == 0.01
-    assert values["haiprof/steps"] == step
-    assert all(isinstance(value, int | float) for value in values.values())
-    assert thread != threading.get_ident()
-    mine.finish()
-    other = Mine()
-    make("accelerate.accelerator").Accelerator(other).log({}, step=0)
-    shown.further()
-    wait_for(lambda: len(other.logged) > 1)
-    assert len(mine.logged) == 2
-    assert said(shm) == []
 
 
 def test_a_folder_of_tensorboard(shown: Rings, make: Any) -> None:

@@ -107,15 +107,10 @@ from accelerate.tracking import GeneralTracker
 class Mine(GeneralTracker):
     name, requires_logging_directory, tracker = "mine", False, None
 
-    def __init__(self):
-        super().__init__()
-        self.values = {}
-
     def log(self, values, step=None, **more):
-        self.values |= values
+        assert list(values) == ["loss"]
 
 mine = Mine()
-FOUND["logging.accelerate"] = lambda: "haiprof/step_seconds" in mine.values
 accelerator = Accelerator(
     cpu=True, log_with=["tensorboard", "wandb", "mlflow", mine], project_dir="."
 )
@@ -158,7 +153,7 @@ def test_loggers_show_it(
     words = ("run", "--log-dir", "logs", "--run", "r", "--trackers", "1", "--", "train.py")
     done = haiprof(*words, cwd=tmp_path, env=environment, timeout=900)
     assert done.returncode == 0, done.stderr
-    assert sorted(json.loads((tmp_path / "shown").read_text())) == expected
+    assert sorted(json.loads((tmp_path / "shown").read_text())) == KNOWN
     run = Analyzer(tmp_path / "logs" / "r")
     assert run.events().filter(pl.col("kind") == "hook").is_empty()
     assert set(run.spans(category="user")["name"].to_list()) >= set(expected)

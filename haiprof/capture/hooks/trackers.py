@@ -5,8 +5,7 @@ name in the ledger, as ranges have that the job itself makes. A call inside anot
 of it.
 
 Loggers of frameworks call these. Accelerate also takes trackers that its user has written: the
-class of such a one is only seen when Accelerate logs to it, and one that calls a tracker above is
-that.
+class of such a one is only seen when Accelerate logs to it.
 """
 
 from __future__ import annotations
@@ -100,8 +99,8 @@ class TrackerCalls:
         """Nothing is touched yet."""
         self._replaced: list[Replaced] = []
         self._waiting: list[AfterImport] = []
-        #: Methods of trackers that Accelerate has been given, by their class.
-        self._looked_at: set[tuple[type, str]] = set()
+        #: Classes of trackers that Accelerate has been given.
+        self._looked_at: set[type] = set()
 
     def attach(self) -> str:
         """Replace them; those of modules that are not imported yet, after their import."""
@@ -138,15 +137,13 @@ class TrackerCalls:
 
     def _look_at_own(self, args: Any, keywords: Any) -> AbstractContextManager[Any]:
         """Replace what logs in the trackers that an Accelerator was given."""
-        for kind in map(type, args[0].trackers):
-            for name, around in (("log", _Own), ("finish", _end_own)):
-                owner = next(each for each in kind.__mro__ if name in vars(each))
-                if (owner, name) in self._looked_at:
-                    continue
-                self._looked_at.add((owner, name))
-                mine = owner.__module__ != _OF_ACCELERATE
-                if mine and isinstance(vars(owner)[name], FunctionType):
-                    self._replaced.append(Replaced(owner, name, around=around))
+        for kind in map(type, getattr(args[0], "trackers", ())):
+            owner = next((each for each in kind.__mro__ if "log" in vars(each)), kind)
+            if owner in self._looked_at or owner.__module__ == _OF_ACCELERATE:
+                continue
+            self._looked_at.add(owner)
+            if isinstance(vars(owner).get("log"), FunctionType):
+                self._replaced.append(Replaced(owner, "log", around=_span_of_own))
         return contextlib.nullcontext()
 
     def detach(self) -> None:
@@ -161,10 +158,17 @@ class TrackerCalls:
 def _span(name: str, args: Any, keywords: Any) -> AbstractContextManager[Any]:
     if getattr(_here, "busy", False):
         return contextlib.nullcontext()
-    _here.calls = getattr(_here, "calls", 0) + 1
     if _watching is not None:
         _watching.logs(name, args, keywords)
     return _Outermost(name)
+
+
+def _span_of_own(args: Any, keywords: Any) -> AbstractContextManager[Any]:
+    """Return a range only: what a user has written is called by nobody but the user's own code.
+
+    A tracker that it calls has a range of its own inside.
+    """
+    return contextlib.nullcontext() if getattr(_here, "busy", False) else _Quiet(_OWN)
 
 
 def _end(name: str, args: Any, keywords: Any) -> AbstractContextManager[Any]:
@@ -173,8 +177,8 @@ def _end(name: str, args: Any, keywords: Any) -> AbstractContextManager[Any]:
     return contextlib.nullcontext()
 
 
-class _Outermost:
-    """A range in which calls of this thread are a part of it."""
+class _Quiet:
+    """A range; what is wrong with it is no error of the call."""
 
     __slots__ = ("_span",)
 
@@ -182,42 +186,23 @@ class _Outermost:
         self._span = _core.Span(name, _CATEGORY)
 
     def __enter__(self) -> None:
-        _here.busy = True
         with contextlib.suppress(Exception):
             self._span.__enter__()
 
     def __exit__(self, *raised: object) -> None:
-        _here.busy = False
         with contextlib.suppress(Exception):
             self._span.__exit__(None, None, None)
 
 
-_end_own: Final = functools.partial(_end, _OWN)
+class _Outermost(_Quiet):
+    """A range in which calls of this thread are a part of it."""
 
-
-class _Own:
-    """A range of a tracker that Accelerate's user has written.
-
-    Calls inside have ranges of their own: by these it is known where it logs to.
-    """
-
-    __slots__ = ("_args", "_before", "_ours", "_span")
-
-    def __init__(self, args: Any, keywords: Any) -> None:
-        self._ours = getattr(_here, "busy", False)
-        self._args = args
-        self._before = getattr(_here, "calls", 0)
-        self._span = _core.Span(_OWN, _CATEGORY)
+    __slots__ = ()
 
     def __enter__(self) -> None:
-        if not self._ours:
-            with contextlib.suppress(Exception):
-                self._span.__enter__()
+        _here.busy = True
+        super().__enter__()
 
     def __exit__(self, *raised: object) -> None:
-        if self._ours:
-            return
-        with contextlib.suppress(Exception):
-            self._span.__exit__(None, None, None)
-            if _watching is not None and self._before == getattr(_here, "calls", 0):
-                _watching.logs(_OWN, self._args[:1], {})
+        _here.busy = False
+        super().__exit__()

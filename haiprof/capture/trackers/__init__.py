@@ -14,7 +14,6 @@ A run is only ever used, never begun or ended, and what the job logs stays as it
   job's own folder would not do: TensorBoard reads one file of a folder after the other, and would
   never return to the job's.
 * Comet: ``log_metric`` at the step that the job has set last.
-* A tracker that the user of Accelerate has written: its ``log``, with haiprof's number of the step.
 
 With the first error of a tracker nothing more is shown in it; one event says why. Where wandb
 itself copies what is logged to TensorBoard nothing is shown: it would copy ours, too, and does not

@@ -130,26 +130,10 @@ class Comet:
         """There is nothing to free."""
 
 
-class Accelerate:
-    """A tracker that the user of Accelerate has written."""
-
-    def __init__(self, tracker: Any, run_id: str | None) -> None:
-        """Nothing of it is touched yet."""
-        self._tracker = tracker
-
-    def show(self, now: Now) -> None:
-        """Log numbers only: many such trackers take no texts, though Accelerate says they do."""
-        self._tracker.log({**now.values, _STEPS: now.step}, step=now.step)
-
-    def close(self) -> None:
-        """There is nothing to free."""
-
-
 #: By the name of the ranges of what logs (haiprof/capture/hooks/trackers.py).
 SINKS: Final[dict[str, Callable[[Any, str | None], Sink]]] = {
     "logging.wandb": Wandb,
     "logging.mlflow": Mlflow,
     "logging.tensorboard": TensorBoard,
     "logging.comet": Comet,
-    "logging.accelerate": Accelerate,
 }

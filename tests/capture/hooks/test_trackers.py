@@ -148,9 +148,6 @@ def test_a_tracker_of_the_users_own_in_accelerate(
         def log(self, values: Any, step: Any = None) -> Any:
             return values, step
 
-        def finish(self) -> None:
-            pass
-
     class Derived(Mine):
         pass
 
@@ -160,10 +157,8 @@ def test_a_tracker_of_the_users_own_in_accelerate(
     loss = {"loss": 1}
     for step in range(2):
         assert accelerator.log(loss, step=step) == [loss, (loss, step), (loss, step)]
-    mine.finish()
-    each = [("logging.accelerate", mine), ("logging.accelerate", derived)]
-    assert watched.logged == each * 2
-    assert watched.ended == [("logging.accelerate", mine)]
+    # Nothing is logged to them: they may not expect calls of another thread.
+    assert watched.logged == []
     assert names(recorded) == ["logging.accelerate"] * 4
     hooks.uninstall()
     assert Mine.log is original
@@ -197,7 +192,6 @@ def test_what_haiprof_logs_is_none_of_the_jobs(recorded: Any, make: Any, watched
     thread = threading.Thread(target=ours)
     thread.start()
     thread.join()
-    assert len(watched.logged) == 1
     assert names(recorded) == ["logging.accelerate"]
 
 
