@@ -1,4 +1,4 @@
-"""Keep memory of this machine in use, at idle priority, until whoever started this has ended.
+"""Keep memory of this machine in use, at idle priority, until what started this has ended.
 
 Some hosts take memory from a virtual machine that rests, and each page then costs tens of
 microseconds of CPU time when it is next used. Programs that mostly wait, as tests do, pay for that
@@ -25,7 +25,7 @@ def main() -> None:
         memory[page] = 1
     while os.getppid() == parent:
         _ = memory[:: mmap.PAGESIZE]
-        time.sleep(0.02)
+        time.sleep(0.2)
 
 
 if __name__ == "__main__":

@@ -572,6 +572,9 @@ class Recording:
 
 
 _THREAD: Final = "haiprof-trace-file"
+#: A tenth of a CPU that the job keeps busy. With the lowest of all the job's end, which waits for
+#: the file, took minutes on a node with more to do than CPUs.
+_NICE: Final = 10
 
 
 def _distributed(profiler: Profiler) -> dict[str, Any]:
@@ -585,7 +588,7 @@ def _distributed(profiler: Profiler) -> dict[str, Any]:
 
 def _lower_priority() -> None:
     with contextlib.suppress(OSError, AttributeError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
 
 
 def _ms(seconds: float) -> float:

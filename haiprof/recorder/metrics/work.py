@@ -33,7 +33,7 @@ class Work:
         self._ever: set[str] = set()
 
     def begin_process(self) -> None:
-        """Begin to count for another process of the rank, whose statements are its own."""
+        """Begin to count for another process of the rank: it makes its own statements."""
         self._settle()
         self._forget()
 
@@ -65,13 +65,13 @@ class Work:
     def _settle(self) -> None:
         for end_ns in self._ends:
             while self._waiting and self._waiting[0][0] <= end_ns:
-                self._hold(self._waiting.popleft()[1])
+                self._apply(self._waiting.popleft()[1])
             for name, value in self._now.items():
                 self._add(name, value)
             self._steps += 1
         self._ends = []
 
-    def _hold(self, values: dict[str, float]) -> None:
+    def _apply(self, values: dict[str, float]) -> None:
         for name in values.keys() - self._ever:
             self._add(name, values[name] * self._steps)
         self._ever |= values.keys()
