@@ -36,7 +36,7 @@ IN_ALL, FIRST = 540.0, 360.0
 #: Rings of several jobs at a time need so much of /dev/shm, bytes.
 RINGS = 1 << 30
 #: Where nothing is a measurement, a busy machine may take so much longer, s.
-PATIENCE = 30.0
+PATIENCE = 120.0
 #: Lines of a part's stderr that are kept.
 LOGGED = 200
 
@@ -179,8 +179,9 @@ class Suite:
         self, planned: Planned, seconds: float, out: Path, errors: Path
     ) -> tuple[str, str]:
         """Return how it ended, and why if that was not as it should be."""
+        patience = PATIENCE if self.device == "cpu" else 0.0
         command = [sys.executable, "-m", f"gpu.parts.{planned.module}", "--device", self.device,
-                   "--seconds", str(seconds), "--out", str(out),
+                   "--seconds", str(seconds + patience), "--out", str(out),
                    "--options", planned.options]  # fmt: skip
         scratch = out.parent / "scratch"
         scratch.mkdir()
@@ -194,7 +195,7 @@ class Suite:
                 start_new_session=True, preexec_fn=dying_with_us(),
             )  # fmt: skip
             try:
-                code = process.wait(timeout=seconds + (PATIENCE if self.device == "cpu" else 0))
+                code = process.wait(timeout=seconds + patience)
             except subprocess.TimeoutExpired:
                 code = None
             finally:

@@ -84,7 +84,8 @@ def ended(part: Part, end: str, folder: Path, how: str) -> dict[str, Any]:
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=(folder / "stderr").open("w"),
     )  # fmt: skip
     try:
-        code = process.wait(timeout=min(40.0, part.left()))
+        # Without a GPU the machine may have much else to do.
+        code = process.wait(timeout=min(40.0 if part.device == "cuda" else 120.0, part.left()))
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
