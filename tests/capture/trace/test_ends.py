@@ -375,7 +375,7 @@ def test_what_the_job_needs_within_a_step_is_not_what_events_take(
 ) -> None:
     program = """
     for _ in range(15):
-        activations = [torch.ones(1 << 18) for _ in range(64)]  # eight times trace_mib
+        activations = [torch.ones(1 << 18) for _ in range(40)]  # five times trace_mib
         train(1)
         del activations
     """
