@@ -109,7 +109,7 @@ def test_it_does_not_begin_in_the_middle_of_an_import_of_torch(shm: Path, tmp_pa
     torch.__path__.append({str(late.parent)!r})
     import torch.torch_late
     until_traced(lambda: model(batch))
-    trace.wait()
+    trace.wait(300)
     print(torch.torch_late.state, trace.state)
     """
     _, out = run_job(program, shm, tmp_path)
