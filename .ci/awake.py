@@ -25,7 +25,7 @@ def main() -> None:
         memory[page] = 1
     while os.getppid() == parent:
         _ = memory[:: mmap.PAGESIZE]
-        time.sleep(0.2)
+        time.sleep(0.02)
 
 
 if __name__ == "__main__":
