@@ -44,6 +44,8 @@ def test_who_cannot_be_asked_is_a_line(caplog: pytest.LogCaptureFixture) -> None
     with caplog.at_level("INFO"):
         closer.begin([os.getpid()])
         wait_for(said, what="why it has no window")
+    levels = [line.levelname for line in caplog.records if "no window" in line.message]
+    assert levels == ["INFO"]
     closer.end()
 
 
