@@ -116,30 +116,39 @@ def neighbours(count: int) -> Iterator[None]:
             each.wait()
 
 
-def run_one(folder: Path, number: int, seconds: float, busy: bool) -> Seen:
-    """Run a healthy job, and compare what is said of it with what it noted itself."""
+def train(
+    folder: Path, program: str, words: Sequence[str], count: int, busy: bool, patience: float
+) -> npt.NDArray[np.int64]:
+    """Run a job of so many ranks to its end; return when each came to each operation, as it notes.
+
+    The run is ``logs/run`` of the folder. A rank is a row, an operation a column.
+    """
     folder.mkdir(parents=True)
-    count = 2 + number % 3
-    words = [str(seconds), str((64, 256, 512)[number // 3 % 3]), str(2 + number % 4)]
     environment = recorded(folder / "logs", run="run", kernels="off")
     environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     environment |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(count))
-    cores = len(os.sched_getaffinity(0))
     programs = []
-    with neighbours(cores if busy else 0):
+    with neighbours(len(os.sched_getaffinity(0)) if busy else 0):
         try:
             for rank in range(count):
                 own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-                program = warm_programs.start(HEALTHY, *words, env=environment | own, cwd=folder)
-                programs.append(program)
-            said = [each.communicate(60 + 20 * seconds) for each in programs]
+                started = warm_programs.start(program, *words, env=environment | own, cwd=folder)
+                programs.append(started)
+            said = [each.communicate(patience) for each in programs]
         finally:
             for each in programs:
                 each.kill()
                 each.wait()
     assert not any(each.returncode for each in programs), said
     wait_recorded(Path(os.environ["HAIPROF_SHM_DIR"]))
-    came = np.array([json.loads((folder / f"came-{n}.json").read_text()) for n in range(count)])
+    return np.array([json.loads((folder / f"came-{n}.json").read_text()) for n in range(count)])
+
+
+def run_one(folder: Path, number: int, seconds: float, busy: bool) -> Seen:
+    """Run a healthy job, and compare what is said of it with what it noted itself."""
+    count = 2 + number % 3
+    words = [str(seconds), str((64, 256, 512)[number // 3 % 3]), str(2 + number % 4)]
+    came = train(folder, HEALTHY, words, count, busy, 60 + 20 * seconds)
     return judge(folder / "logs" / "run", came, busy)
 
 
