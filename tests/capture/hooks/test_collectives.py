@@ -32,11 +32,22 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
 rank, size = dist.get_rank(), dist.get_world_size()
 counted = []
+sends = 0
+send = dist.ProcessGroup.send
+
+def counted_send(*arguments):
+    global sends
+    sends += 1
+    return send(*arguments)
+
+# A pipeline sends shapes, too, and torch's flight recorder knows no messages.
+dist.ProcessGroup.send = counted_send
 
 def did(op, elements_in, elements_out, group="0"):
     counted.append([op, elements_in, elements_out, group])
@@ -73,8 +84,15 @@ works = [dist.all_reduce(torch.ones(3), async_op=True) for _ in range(4)]
 for work in reversed(works):
     work.wait()
     did("all_reduce", 3, 3)
-functional.all_reduce(torch.ones(11), "sum", dist.group.WORLD) + 1
+def reduced(ones):
+    return functional.all_reduce(ones, "sum", dist.group.WORLD) + 1
+
+reduced(torch.ones(11))
 did("all_reduce", 11, 11)
+compiled = torch.compile(reduced, backend="aot_eager", fullgraph=True)
+for _ in range(2):
+    compiled(torch.ones(13))
+    did("all_reduce", 13, 13)
 pair = dist.new_group([0, 1])
 if rank < 2:
     dist.all_reduce(torch.ones(2), group=pair)
@@ -115,6 +133,11 @@ for layer in sharded:
     fully_shard(layer)
 fully_shard(sharded)
 train(sharded, sharded.parameters())
+stage = PipelineStage(torch.nn.Linear(16, 16), rank, size, torch.device("cpu"))
+schedule = ScheduleGPipe(stage, 2, loss_fn=lambda found, wanted: (found - wanted).sum())
+for _ in range(3):
+    first = [torch.ones(4, 16)] if rank == 0 else []
+    schedule.step(*first, target=torch.ones(4, 16) if rank == size - 1 else None)
 known = json.loads(torch._C._distributed_c10d._dump_fr_trace_json(True, False))["entries"]
 # One that no rank can do: the error comes back from gloo's thread.
 try:
@@ -122,7 +145,7 @@ try:
 except RuntimeError:
     pass
 with open(f"{sys.argv[1]}/{rank}.json", "w") as file:
-    json.dump({"counted": counted, "known": known}, file)
+    json.dump({"counted": counted, "known": known, "sends": sends}, file)
 dist.barrier()
 dist.destroy_process_group()
 """
@@ -179,13 +202,16 @@ def test_every_collective_is_one_that_torch_s_flight_recorder_knows(
 
 
 def test_ranks_agree_on_every_number(job: tuple[Analyzer, list[dict[str, Any]]]) -> None:
-    run, _ = job
+    run, said = job
     found = run.collectives()
     assert found.filter(pl.col("op") != "message")["seen"].to_list() == [
         ranks for (ranks,) in found.filter(pl.col("op") != "message").select("ranks").rows()
     ]
     messages = found.filter(pl.col("op") == "message")
-    assert messages.height == RANKS + 1
+    links, microbatches, steps = RANKS - 1, 2, 3
+    # Those by hand, and activations and gradients of the pipeline.
+    assert messages.height > RANKS + 1 + 2 * links * microbatches * steps
+    assert messages.height == sum(each["sends"] for each in said)
     assert messages["seen"].unique().to_list() == [2]
     assert found.filter("failed")["op"].to_list() == ["all_reduce"]
     # Nothing is done before it was asked for.
