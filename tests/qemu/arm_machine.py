@@ -15,9 +15,13 @@ from machine import initramfs
 PACKAGES = (
     "python3.11-minimal", "libpython3.11-minimal", "libpython3.11-stdlib", "libc6", "libexpat1",
     "zlib1g", "libgcc-s1", "libstdc++6", "libffi8", "libssl3", "libbz2-1.0", "liblzma5",
+    "libpython3.11-dev",
 )  # fmt: skip
 #: Of those, what is not needed there.
-_LEFT_OUT = ("usr/share", "usr/lib/aarch64-linux-gnu/gconv", "etc")
+_LEFT_OUT = (
+    *("usr/share", "usr/lib/aarch64-linux-gnu/gconv", "etc"),
+    *("usr/include", "usr/lib/python3.11/config-3.11-aarch64-linux-gnu"),
+)
 _COMPILER = "aarch64-linux-gnu-g++"
 #: How long a machine may take from power-on to power-off, s. It starts some 80 programs.
 _PATIENCE = 900.0
@@ -49,17 +53,19 @@ def fetch_tree(folder: Path) -> Path:
     return tree
 
 
-def build_programs(folder: Path) -> dict[str, Path]:
-    """Build what is to run there; by name."""
+def build_programs(tree: Path, folder: Path) -> dict[str, Path]:
+    """Build what is to run on the machine of these files; by name."""
     system = ["-DCMAKE_SYSTEM_NAME=Linux", "-DCMAKE_SYSTEM_PROCESSOR=aarch64"]
-    system += [f"-DCMAKE_CXX_COMPILER={_COMPILER}"]
+    system += [f"-DCMAKE_CXX_COMPILER={_COMPILER}", f"-DCMAKE_C_COMPILER={_COMPILER[:-2]}cc"]
+    system += [f"-DHEADERS={tree}/usr/include"]
     for command in (
         ["cmake", "-S", ROOT / "tests/qemu/arm", "-B", folder, *system],
         ["cmake", "--build", folder, "-j2"],
     ):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return {path.name: path for path in [folder / "inject", *folder.glob("attach_*_test")]}
+    named = [folder / name for name in ("inject", "read_stacks", "libpython_layout.so")]
+    return {path.name: path for path in [*named, *folder.glob("attach_*_test")]}
 
 
 def boot(cpu: str, tree: Path, files: Mapping[str, Path], folder: Path) -> Sequence[str]:

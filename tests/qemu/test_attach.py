@@ -27,7 +27,7 @@ def tree() -> Path:
 
 @pytest.fixture(scope="module")
 def programs(tree: Path) -> dict[str, Path]:
-    return build_programs(BUILD / "programs")
+    return build_programs(tree, BUILD / "programs")
 
 
 def text_of(name: str) -> str:
@@ -43,6 +43,7 @@ def test_code_runs_once_whatever_the_job_is_at(
     task = {
         "tests": sorted(n for n in programs if n.endswith("_test") and (sve or "_sve_" not in n)),
         "programs": {name: text_of(name) for name in NAMES},
+        "stacks": [],
     }
     (tmp_path / "task.json").write_text(json.dumps(task))
     files = {"init": ROOT / "tests/qemu/arm/init.py", "task.json": tmp_path / "task.json"}

@@ -1,8 +1,8 @@
 #!/usr/bin/python3.11
-"""The first program of an emulated AArch64 machine: has code brought into others.
+"""The first program of an emulated AArch64 machine: has code brought into others, and stacks read.
 
-How it went it prints, a thing a line; tests/qemu/test_attach.py reads that. Then it turns the
-machine off.
+How it went it prints, a thing a line; tests/qemu/test_attach.py and test_stacks.py read that. Then
+it turns the machine off.
 """
 
 from __future__ import annotations
@@ -49,6 +49,25 @@ def inject(name: str, text: str) -> None:
     say("program", name, out.strip(), " ".join(err.split()), *said)
 
 
+def read_stacks(text: str) -> None:
+    """Read the stacks of a program, and say what it says of them itself."""
+    environment = {**os.environ, "PYTHONPATH": "/job"}
+    command = [sys.executable, "-c", text]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as job:
+        assert job.stdout is not None
+        layout = job.stdout.readline().strip()
+        while line := job.stdout.readline().strip():
+            say("said", line)
+        words = ["/read_stacks", str(job.pid), layout]
+        read = subprocess.run(words, stdout=subprocess.PIPE, text=True)
+        for line in read.stdout.splitlines():
+            say("read", line)
+        say("reader", read.returncode)
+        job.kill()
+
+
 def main() -> None:
     os.environ["PATH"] = "/usr/bin"
     for folder, kind in (("proc", "proc"), ("dev", "devtmpfs"), ("tmp", "tmpfs")):
@@ -61,6 +80,8 @@ def main() -> None:
         test(program)
     for name, text in task["programs"].items():
         inject(name, text)
+    for text in task["stacks"]:
+        read_stacks(text)
     say("done")
 
 
