@@ -26,7 +26,7 @@ class Process:
 
     rank: int | None = 0
     local_rank: int | None = 0
-    gpu_uuids: tuple[str, ...] = ()
+    gpus: tuple[dict[str, Any], ...] = ()
     lost: int = 0
     ending: str | None = None
 
@@ -90,7 +90,7 @@ def each_sample() -> Batch:
     return samples(*given)
 
 
-def statement(second: float, **values: float) -> Batch:
+def statement(second: float, **values: object) -> Batch:
     """Return what ``haiprof.model`` records of a statement."""
     given = {"time": round(second * 1e9), "kind": "model", "attributes": json.dumps(values)}
     return rows(schema.EVENTS, given)
@@ -101,12 +101,17 @@ def gpu_uuid(number: int) -> str:
     return f"GPU-00000000-0000-0000-0000-{number:012d}"
 
 
+def gpu(number: int) -> dict[str, Any]:
+    """Return a GPU as a recorder knows it."""
+    return {"uuid": gpu_uuid(number), "name": "NVIDIA H100 80GB HBM3", "memory_bytes": 85 * 10**9}
+
+
 def busy_node(ranks: int = 8) -> Node:
     """Return a node with as many series as are to be expected: forty a rank."""
     node = Node({"run": "train-20261129-221240-25538", "node": "node0123"})
     phases = ("dataloader", "forward", "backward", "gradient_sync", "optimizer")
     for number in range(ranks):
-        rank = node.begin(Process(number, number, (gpu_uuid(number),)))
+        rank = node.begin(Process(number, number, (gpu(number),)))
         assert rank is not None
         for step in range(4):
             rank.read(step_spans(0.3 + 0.01 * number, 0.31))
@@ -116,7 +121,8 @@ def busy_node(ranks: int = 8) -> Node:
             busy = [("busy", "busy", 0.2), ("exposed", "exposed", 0.05)]
             rank.read(parts(("device_step", "step", 0.3), *device, *busy, device=0))
             rank.read(parts(("gc", "gc", 0.01), ("checkpoint", "save", 0.2)))
-        rank.read(statement(100, tokens_per_step=4096, samples_per_step=2, parameters=7e9))
+        work = {"tokens_per_step": 4096, "samples_per_step": 2, "parameters": 7e9}
+        rank.read(statement(100, **work, dtype="bf16"))
         for purpose in ("mesh_dp", "mesh_tp"):
             rank.read(rows(schema.COLLECTIVES, {"side": "wait", "duration": 7, "group": purpose}))
     return node

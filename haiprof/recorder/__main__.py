@@ -40,6 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--on-finding", default="", help="command to run for findings")
     parser.add_argument("--storage-limit", type=float, default=0.0, metavar="GIB")
     parser.add_argument("--metrics", default="", help="where to export figures to")
+    parser.add_argument("--peak-flops", type=float, default=0.0, metavar="FLOP/S")
     parser.add_argument("--procfs", default=PROCFS, help="the node's")
     parser.add_argument("--sysfs", default=SYSFS, help="the node's")
     parser.add_argument("--perfd", default="", help="socket of haiprof-perfd")
@@ -72,6 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
         on_finding=options.on_finding,
         storage_limit=options.storage_limit,
         metrics=options.metrics,
+        peak_flops=options.peak_flops,
     )
     # What was imported stays: looking through it for garbage costs more than all else that is.
     gc.freeze()

@@ -97,6 +97,7 @@ def start_recorder(ring_dir: Path, run_dir: Path, options: Options) -> int:
         f"--on-finding={options.on_finding}",
         f"--storage-limit={options.storage_limit!r}",
         f"--metrics={options.metrics}",
+        f"--peak-flops={options.peak_flops!r}",
     ]
     try:
         access = options.access()

@@ -101,6 +101,7 @@ class Recorder:
         on_finding: str = "",
         storage_limit: float = 0.0,
         metrics: str = "",
+        peak_flops: float = 0.0,
         access: Access,
     ) -> None:
         """Prepare; nothing is touched before :meth:`run`."""
@@ -120,7 +121,7 @@ class Recorder:
         self._stack_hz = stack_hz
         self._hang_after, self._on_finding = hang_after, on_finding
         self._storage_limit = storage_limit
-        self._metrics = metrics
+        self._metrics, self._peak_flops = metrics, peak_flops
         self._exports: Exports | None = None
         self._storage: Storage
         self._burst = 0.0, 0
@@ -239,7 +240,7 @@ class Recorder:
 
         labels = {name: about[name] for name in ("run", "node")}
         targets, say = targets_of(self._metrics), functools.partial(node.event, "recorder")
-        exports = Exports(targets, labels, say)
+        exports = Exports(targets, labels, say, self._peak_flops)
         node.hand_rows_to(exports.rows_of_node())
         return exports
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from haiprof.views.gpu_models import MODELS, Model
+from haiprof.common.gpu_models import MODELS, Model
 
 _NVIDIA: Final = ("sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100")
 _AMD: Final = ("gfx908", "gfx90a", "gfx942", "gfx950")

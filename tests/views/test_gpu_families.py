@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from haiprof.common.gpu_models import MODELS
 from haiprof.views.gpu_families import candidates
-from haiprof.views.gpu_models import MODELS
 
 TENSILE = "Cijk_Ailk_Bljk_BBS_BH_MT256x128x64_MI16x16x16x1_SN"
 

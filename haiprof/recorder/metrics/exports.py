@@ -49,7 +49,11 @@ class Exports:
     """What one recorder exports to."""
 
     def __init__(
-        self, targets: Targets, node: Mapping[str, str], say: Callable[[str], None]
+        self,
+        targets: Targets,
+        node: Mapping[str, str],
+        say: Callable[[str], None],
+        peak_flops: float = 0.0,
     ) -> None:
         """Begin to export.
 
@@ -57,10 +61,11 @@ class Exports:
             targets: to where.
             node: labels of all series: run and node.
             say: takes what does not work, a sentence each.
+            peak_flops: of each GPU, FLOP/s; 0: as its vendor states.
         """
         self._say = say
         self._samples = targets.samples
-        self._node: Node | None = Node(node)
+        self._node: Node | None = Node(node, peak_flops)
         self._exports: dict[str, Export] = {}
         self._broken: set[str] = set()
         self._next = 0.0

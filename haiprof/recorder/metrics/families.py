@@ -52,6 +52,12 @@ FLOPS: Final = Family(
     RANK,
     "Floating-point operations of the model in the steps of training, as the job states.",
 )
+PEAK: Final = Family(
+    "haiprof_peak_flops_per_second",
+    "gauge",
+    RANK,
+    "What the GPUs of the rank can compute at most, in the type that the job states.",
+)
 PHASE: Final = Family(
     "haiprof_phase_seconds_total",
     "counter",
@@ -143,7 +149,7 @@ BUILD: Final = Family(
 )
 
 FAMILIES: Final = (
-    *(STEP_DURATION, STEPS, LAST_STEP, TOKENS, SAMPLES, FLOPS),
+    *(STEP_DURATION, STEPS, LAST_STEP, TOKENS, SAMPLES, FLOPS, PEAK),
     *(PHASE, DEVICE_PHASE, PAUSE, OBSERVED, BUSY, EXPOSED, WAIT),
     *(LAG, RANK_GPU, STATE, OVERHEAD, LOST),
     *(FINDING, SOURCE, RECORDER_CPU, RECORDER_MEMORY, CUT_OFF, BUILD),

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from haiprof import __version__
+from haiprof.common.peak_flops import total_peak
 from haiprof.recorder.metrics import families as f
 from haiprof.recorder.metrics.names import Names, label_value
 from haiprof.recorder.metrics.rank import COMPARED, Rank
@@ -39,8 +40,8 @@ class Recorded(Protocol):
     local_rank: int | None
 
     @property
-    def gpu_uuids(self) -> Sequence[str]:
-        """The UUIDs of the GPUs that it uses."""
+    def gpus(self) -> Sequence[Mapping[str, Any]]:
+        """The GPUs that it uses: ``uuid``, ``name`` and ``memory_bytes``."""
 
     @property
     def lost(self) -> int:
@@ -49,6 +50,15 @@ class Recorded(Protocol):
     @property
     def ending(self) -> str | None:
         """How it ended; None: it has not."""
+
+
+class _Gpu(NamedTuple):
+    """A GPU, as the table of peaks asks for it."""
+
+    uuid: str
+    name: str
+    memory_bytes: int | None
+    multiprocessors: int | None = None
 
 
 class _Of(NamedTuple):
@@ -61,13 +71,15 @@ class _Of(NamedTuple):
 class Node:
     """Counts what happens on one node."""
 
-    def __init__(self, node: Mapping[str, str]) -> None:
+    def __init__(self, node: Mapping[str, str], peak_flops: float = 0.0) -> None:
         """Begin at 0.
 
         Args:
             node: labels that all series have.
+            peak_flops: of each GPU, FLOP/s; 0: as its vendor states.
         """
         self._labels = {name: label_value(text) for name, text in node.items()}
+        self._peak_flops = peak_flops
         self._since_ns = time.time_ns()
         self._phases = Names(PHASES, _OWN_PHASES)
         self._ranks: dict[tuple[str, str], _Of] = {}
@@ -125,9 +137,11 @@ class Node:
         found: list[f.Series] = []
         for key, one in self._ranks.items():
             one.counted.lost = one.process.lost
+            used = [_gpu(each) for each in one.process.gpus]
             found += _of_rank(key, one.counted)
+            found += self._peak(key, one.counted, used)
             found += self._state(key, one)
-            uuids = {label_value(uuid): None for uuid in one.process.gpu_uuids}
+            uuids = {label_value(gpu.uuid): None for gpu in used if gpu.uuid}
             found += [f.Series(f.RANK_GPU, (*key, uuid), 1.0) for uuid in [*uuids][:_MOST_GPUS]]
         found += self._lags()
         found += self._of_node(sources)
@@ -135,6 +149,14 @@ class Node:
         found.sort(key=lambda series: places[series.family])
         found += self.samples.series(sources, gpus)
         return f.Snapshot(self._labels, tuple(found), time.time_ns(), self._since_ns)
+
+    def _peak(self, key: tuple[str, str], rank: Rank, gpus: Sequence[_Gpu]) -> list[f.Series]:
+        """Return what the operations of a rank are measured by, if both are known."""
+        if "flops" not in rank.work.totals:
+            return []
+        types = {rank.work.dtype: 1.0} if rank.work.dtype else {}
+        peak, _ = total_peak(gpus, types, self._peak_flops)
+        return [] if peak is None else [f.Series(f.PEAK, key, peak)]
 
     def _state(self, key: tuple[str, str], one: _Of) -> list[f.Series]:
         now = self._state_of(one)
@@ -212,6 +234,12 @@ def _of_rank(key: tuple[str, str], rank: Rank) -> list[f.Series]:
     for family, by_name in labelled:
         found += [f.Series(family, (*key, name), ns / 1e9) for name, ns in by_name.items()]
     return found
+
+
+def _gpu(known: Mapping[str, Any]) -> _Gpu:
+    memory = known.get("memory_bytes")
+    name = str(known.get("name") or "")
+    return _Gpu(str(known["uuid"]), name, memory if isinstance(memory, int) else None)
 
 
 def _resident() -> int:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from haiprof.common.model_work import figure, formula, given
+from haiprof.common.peak_flops import spelled
 
 #: Statements that wait for a step.
 _MOST_WAITING: Final = 4096
@@ -25,6 +26,8 @@ class Work:
         self._forget()
 
     def _forget(self) -> None:
+        #: Type of most multiplications, as stated last; empty: not stated.
+        self.dtype = ""
         #: Steps that are added up, and ends of those that are not yet, ns UTC.
         self._steps = 0
         self._ends: list[int] = []
@@ -54,6 +57,8 @@ class Work:
             "flops": formula(attributes) if flops is None else flops,
         }
         values = {name: value for name, value in said.items() if value is not None}
+        if isinstance(dtype := attributes.get("dtype"), str):
+            self.dtype = spelled(dtype)
         self._waiting.append((time_ns, values))
 
     @property

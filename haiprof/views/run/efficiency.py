@@ -32,9 +32,9 @@ import numpy.typing as npt
 import polars as pl
 
 from haiprof.common.model_work import figure, formula, given
+from haiprof.common.peak_flops import spelled, total_peak
 from haiprof.runs import Gpu
 from haiprof.views.intervals import Times, covered, merge
-from haiprof.views.peak_flops import mixed_peak, spelled
 from haiprof.views.run import steps as step_views
 from haiprof.views.run.series import usable
 
@@ -256,7 +256,8 @@ def shares(
     if counted is not None and counted.uncounted:
         whys.append(f"not counted, for want of a formula: {', '.join(counted.uncounted[:5])}")
     mixture = _mixture(done, counted)
-    peak = _peak(mixture, gpus, given_peak, whys)
+    peak, why = total_peak(gpus, mixture, given_peak)
+    whys += [why] if why else []
     seconds = done.step_ns / 1e9
 
     def share(count: float | None) -> float | None:
@@ -290,24 +291,3 @@ def _mixture(done: Work, counted: Counted | None) -> dict[str, float]:
     found = {k: v for k, v in counted.dtypes.items() if v > 0} if counted is not None else {}
     # The job's own statement wins, even if the counter saw something else.
     return {done.dtype: 1.0} if done.dtype else found
-
-
-def _peak(
-    mixture: dict[str, float], gpus: Sequence[Gpu], given: float | None, whys: list[str]
-) -> float | None:
-    if given:
-        return given * max(len(gpus), 1)
-    if not gpus:
-        whys.append("no GPU was used, whose peak would be known: give the option peak_flops")
-        return None
-    if not mixture:
-        whys.append("the type of the multiplications is not known: set haiprof.model(dtype=…)")
-        return None
-    total = 0.0
-    for gpu in gpus:
-        one, why = mixed_peak(gpu, mixture)
-        if one is None:
-            whys.append(why)
-            return None
-        total += one
-    return total

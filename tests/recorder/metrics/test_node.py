@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from exported import Process, busy_node, parts, step_spans, values
+from exported import Process, busy_node, gpu, parts, statement, step_spans, values
 
 from haiprof.recorder.metrics import families as f
 from haiprof.recorder.metrics.node import Node
@@ -91,9 +91,43 @@ def test_what_is_too_many_is_counted() -> None:
     assert values(snapshot, f.CUT_OFF) == {(): 6 + 5}
 
 
+def peaks(of: Node, gpus: tuple[dict[str, object], ...], **stated: object) -> list[float]:
+    rank = of.begin(Process(gpus=gpus))
+    assert rank is not None
+    rank.read(statement(1, **stated))
+    rank.read(step_spans(1.0))
+    return [*values(of.snapshot([]), f.PEAK).values()]
+
+
+def test_a_peak_is_of_all_gpus_of_a_rank_for_the_type_that_its_job_states() -> None:
+    two = (gpu(0), gpu(1))
+    assert peaks(node(), two, flops_per_step=1e12, dtype="torch.bfloat16") == [2 * 989.4e12]
+    assert peaks(Node({}, peak_flops=3e12), two, flops_per_step=1e12) == [6e12]
+    assert peaks(Node({}, peak_flops=3e12), (), flops_per_step=1e12) == [3e12], "without a GPU"
+
+
+def test_where_operations_or_their_peak_are_not_known_there_is_none() -> None:
+    assert peaks(node(), (gpu(0),), tokens_per_step=1, dtype="bf16") == []
+    assert peaks(node(), (gpu(0),), flops_per_step=1) == [], "of which type?"
+    assert peaks(node(), (), flops_per_step=1, dtype="bf16") == []
+    unknown = (
+        {"uuid": "GPU-1", "name": "NVIDIA Tomorrow", "memory_bytes": 1},
+        {"uuid": "GPU-1", "name": 7, "memory_bytes": "x"},
+        {"uuid": "GPU-1"},
+    )
+    for one in unknown:
+        assert peaks(node(), (gpu(0), one), flops_per_step=1, dtype="bf16") == []
+
+
+def test_another_process_of_a_rank_states_its_type_anew() -> None:
+    of = node()
+    assert peaks(of, (gpu(0),), flops_per_step=1, dtype="bf16") == [989.4e12]
+    assert peaks(of, (gpu(0),), flops_per_step=1) == []
+
+
 def test_a_gpu_that_a_rank_uses_is_named_once() -> None:
     of = node()
-    of.begin(Process(2, 0, ("GPU-1", "GPU-1", "GPU-\n")))
+    of.begin(Process(2, 0, tuple({"uuid": uuid} for uuid in ("GPU-1", "GPU-1", "GPU-\n", ""))))
     used = values(of.snapshot([]), f.RANK_GPU)
     assert used == {("2", "0", "GPU-1"): 1, ("2", "0", "GPU-\N{REPLACEMENT CHARACTER}"): 1}
 
@@ -103,8 +137,8 @@ def test_sources_are_up_or_not() -> None:
     assert values(snapshot, f.SOURCE) == {("cpu",): 1, ("ib",): 0}
 
 
-def test_a_node_with_eight_ranks_has_some_320_series() -> None:
+def test_a_node_with_eight_ranks_has_some_360_series() -> None:
     snapshot = busy_node().snapshot([])
     series = sum(14 if one.family is f.STEP_DURATION else 1 for one in snapshot.series)
-    assert 280 <= series <= 360
+    assert 280 <= series <= 370
     assert len({(one.family, one.labels) for one in snapshot.series}) == len(snapshot.series)

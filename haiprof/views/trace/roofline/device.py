@@ -13,8 +13,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from haiprof.common.gpu_models import Model, model
 from haiprof.runs import Gpu
-from haiprof.views.gpu_models import Model, model
 from haiprof.views.trace.roofline.formulas.call import Cost
 
 #: An operator that could end within this time is too small for the device, ns: so long last even

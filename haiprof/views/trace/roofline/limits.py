@@ -12,9 +12,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
+from haiprof.common.gpu_models import model
 from haiprof.runs import Gpu
 from haiprof.views.gpu_families import candidates
-from haiprof.views.gpu_models import model
 from haiprof.views.trace.roofline.device import LATENCY, Peaks, device_peaks
 from haiprof.views.trace.roofline.formulas.call import Cost
 

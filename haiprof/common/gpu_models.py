@@ -11,9 +11,27 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
-from haiprof.runs import Gpu
+
+class Gpu(Protocol):
+    """A GPU, as far as it matters here: that of a run's files, or of its recorder."""
+
+    @property
+    def uuid(self) -> str:
+        """As its driver names it."""
+
+    @property
+    def name(self) -> str:
+        """Its product, as its driver names it."""
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Its own memory; None: not known."""
+
+    @property
+    def multiprocessors(self) -> int | None:
+        """How many it has; None: not known."""
 
 
 class Model(NamedTuple):
@@ -167,7 +185,7 @@ def model(gpu: Gpu) -> tuple[Model | None, str]:
     """Return what is known of a GPU, or None and the reason, as the end of a sentence.
 
     Args:
-        gpu: as the run describes it.
+        gpu: as its driver describes it.
     """
     if "MIG" in gpu.uuid.upper() or "MIG" in gpu.name.upper().split():
         return None, f"{gpu.name} is used in part (MIG), and its peak is not known"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from haiprof.common.peak_flops import mixed_peak, peak, spelled, total_peak
 from haiprof.runs import Gpu
-from haiprof.views.peak_flops import mixed_peak, peak, spelled
 
 
 def gpu(name: str, multiprocessors: int | None = None, uuid: str = "GPU-1") -> Gpu:
@@ -72,3 +72,20 @@ def test_of_a_mixture_the_times_add_up() -> None:
 def test_a_type_is_known_by_all_its_names() -> None:
     names = ("torch.bfloat16", "BF16", "float16", "torch.float8_e4m3fn", "float", "int8")
     assert [spelled(name) for name in names] == ["bf16", "bf16", "fp16", "fp8", "fp32", "int8"]
+
+
+def test_the_peaks_of_all_gpus_add_up() -> None:
+    h100, t4 = gpu("NVIDIA H100 80GB HBM3", 132), gpu("Tesla T4", 40)
+    assert total_peak([h100, h100], {"bf16": 1.0}, None) == (2 * 989.4e12, "")
+    assert total_peak([h100, t4], {"fp16": 3.0}, 0.0)[0] == pytest.approx((989.4 + 65) * 1e12)
+    assert total_peak([h100, h100], {}, 5e12) == (1e13, ""), "what is given counts"
+    assert total_peak([], {}, 5e12) == (5e12, "")
+
+
+def test_a_total_that_is_not_known_has_a_reason() -> None:
+    h100, t4 = gpu("NVIDIA H100 80GB HBM3", 132), gpu("Tesla T4", 40)
+    none, why = total_peak([h100, t4], {"bf16": 1.0}, None)
+    assert none is None
+    assert "T4 for bf16 is not known" in why
+    assert "no GPU was used" in total_peak([], {"bf16": 1.0}, None)[1]
+    assert "haiprof.model(dtype=" in total_peak([h100], {}, None)[1]

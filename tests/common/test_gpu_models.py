@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from haiprof.common.gpu_models import MODELS, model, peak_bandwidth
 from haiprof.runs import Gpu
-from haiprof.views.gpu_models import MODELS, model, peak_bandwidth
 
 
 def gpu(name: str, gigabytes: float | None = None, multiprocessors: int | None = None) -> Gpu:

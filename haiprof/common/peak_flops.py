@@ -1,16 +1,15 @@
 """A GPU's peak floating-point operations per second, according to its vendor.
 
-The figures, and what they mean, are in :mod:`haiprof.views.gpu_models`. A GPU that is not known has
-no peak: it is never guessed.
+The figures, and what they mean, are in :mod:`haiprof.common.gpu_models`. A GPU that is not known
+has no peak: it is never guessed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from haiprof.runs import Gpu
-from haiprof.views.gpu_models import model
+from haiprof.common.gpu_models import Gpu, model
 
 _ALIASES: Final = {
     "bfloat16": "bf16",
@@ -34,7 +33,7 @@ def peak(gpu: Gpu, dtype: str) -> tuple[float | None, str]:
     """Return one GPU's peak (FLOP/s), or None and the reason with its fix.
 
     Args:
-        gpu: as the run describes it.
+        gpu: as its driver describes it.
         dtype: type of the operands, as :func:`spelled` returns it.
     """
     found, why = model(gpu)
@@ -50,7 +49,7 @@ def mixed_peak(gpu: Gpu, flops: Mapping[str, float]) -> tuple[float | None, str]
     """Return a GPU's peak (FLOP/s) for a mixture of types, executed one after another.
 
     Args:
-        gpu: as the run describes it.
+        gpu: as its driver describes it.
         flops: operations by type; not all 0.
     """
     seconds = 0.0
@@ -62,3 +61,28 @@ def mixed_peak(gpu: Gpu, flops: Mapping[str, float]) -> tuple[float | None, str]
             return None, why
         seconds += count / known
     return sum(flops.values()) / seconds, ""
+
+
+def total_peak(
+    gpus: Sequence[Gpu], flops: Mapping[str, float], given: float | None
+) -> tuple[float | None, str]:
+    """Return the peak (FLOP/s) of all GPUs of a process, or None and the reason with its fix.
+
+    Args:
+        gpus: those that it uses.
+        flops: operations by type, as :func:`mixed_peak` takes them; empty: not known.
+        given: per GPU (or per process without any), FLOP/s; None or 0: as vendors state.
+    """
+    if given:
+        return given * max(len(gpus), 1), ""
+    if not gpus:
+        return None, "no GPU was used, whose peak would be known: give the option peak_flops"
+    if not flops:
+        return None, "the type of the multiplications is not known: set haiprof.model(dtype=…)"
+    total = 0.0
+    for gpu in gpus:
+        one, why = mixed_peak(gpu, flops)
+        if one is None:
+            return None, why
+        total += one
+    return total, ""
