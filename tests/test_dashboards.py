@@ -16,6 +16,7 @@ import yaml
 import haiprof
 from haiprof.findings.kinds import KINDS
 from haiprof.recorder.metrics.families import FAMILIES
+from haiprof.recorder.metrics.sample_families import EXPORTED
 
 FOLDER = Path(haiprof.__file__).parent / "dashboards"
 BOARDS = ("job", "node", "ranks", "runs")
@@ -25,7 +26,7 @@ VARIABLES = {"$__rate_interval": "1m", "$run": "r", "$rank": "0", "$node": "n"}
 #: Labels of each series.
 EXPOSED = {
     name: {"run", "node", "le" if end == "_bucket" else "run", *family.labels}
-    for family in FAMILIES
+    for family in (*FAMILIES, *(exported.family for exported in EXPORTED.values()))
     for end in (("_bucket", "_sum", "_count") if family.kind == "histogram" else ("",))
     for name in [f"{family.name}{end}"]
 }
