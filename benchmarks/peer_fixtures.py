@@ -9,7 +9,7 @@ from pathlib import Path
 import peers
 import pytest
 
-__all__ = ["deepspeed", "frameworks", "hta", "megatron", "memray", "plugin"]
+__all__ = ["deepspeed", "frameworks", "hta", "megatron", "memray", "plugin", "ray"]
 
 
 @pytest.fixture(scope="session")
@@ -67,3 +67,9 @@ def comet() -> Path:
 def frameworks() -> Path:
     """The folder in which transformers and Lightning are installed, for this Python."""
     return _make_or_skip(peers.make_packages, peers.FRAMEWORKS)
+
+
+@pytest.fixture(scope="session")
+def ray() -> Path:
+    """The folder in which Ray Train is installed, for this Python."""
+    return _make_or_skip(peers.make_packages, peers.RAY)

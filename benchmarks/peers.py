@@ -85,6 +85,7 @@ FRAMEWORKS = Peer(
         *("torchmetrics==1.9.0", "accelerate==1.15.0"),
     ),
 )
+RAY = Peer("ray", ("ray[train]==2.60.0",), whole=True)
 HAIPROF = DRIVERS / "drive_haiprof.py"
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from peer_fixtures import comet, deepspeed, frameworks, hta, megatron, plugin, trackers
+from peer_fixtures import comet, deepspeed, frameworks, hta, megatron, plugin, ray, trackers
 
-__all__ = ["comet", "deepspeed", "frameworks", "hta", "megatron", "plugin", "trackers"]
+__all__ = ["comet", "deepspeed", "frameworks", "hta", "megatron", "plugin", "ray", "trackers"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
