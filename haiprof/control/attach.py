@@ -8,7 +8,6 @@ and the GPUs' samples of it and its children.
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import pkgutil
 import sys
 import time
@@ -43,6 +42,7 @@ from haiprof.recorder.launch import import_paths, ring_doorbell, start_recorder
 from haiprof.recorder.outside import Note, end_note, write_note
 from haiprof.recorder.run_folder import open_run_folder
 from haiprof.recorder.run_folder import why_not as why_no_folder
+from haiprof.recorder.segments import close_ended
 
 #: How long a process may take to start running injected code, s.
 _BEGIN_SECONDS: Final = 15.0
@@ -60,10 +60,11 @@ _SAY_SECONDS: Final = 2.0
 _TRIES: Final = 3
 #: How long closing the files may take, s.
 _CLOSE_SECONDS: Final = 20.0
-#: What the recorder of a run needs beside the standard library; haiprof itself comes first.
-_MODULES: Final = ("haiprof", "pyarrow")
-#: Parts of packages that are only needed to build against them or to test them.
-_UNNEEDED: Final = frozenset({"__pycache__", "include", "src", "tests"})
+#: What a process records with, of our package: pyarrow only compresses files, and can do so here.
+_RECORDING: Final = frozenset(
+    {"__init__.py", "capture", "common", "control", "errors.py", "options.py", "recorder"}
+    | {"schema.py"}
+)
 _LACKING: Final = "lacks "
 _ENDED: Final = "it has ended"
 #: Folders that a process and we may both write.
@@ -358,11 +359,9 @@ def _by_code(process: Found, plan: RecordingPlan) -> Attached | None:
             with _bundle(pid, job) as modules:
                 said = run(_package_for(job), (), modules)
         else:
-            said = run("", _MODULES)
+            said = run("", ["haiprof"])
             if said.startswith(_LACKING):
-                # The job could name any module, to have it imported here and copied there.
-                lacking = [name for name in _MODULES if name in said.split()]
-                _give(pid, container, lacking, job)
+                _give(pid, container, package, job)
                 answer.write(bytes(ANSWER_BYTES))
                 said = run(container.package, ())
         if said == RECORDED:
@@ -440,8 +439,8 @@ def _tidied(container: ContainerFolder | None) -> Iterator[str]:
         raise
 
 
-def _give(pid: int, container: ContainerFolder, modules: Sequence[str], job: Python) -> None:
-    """Copy modules into a container."""
+def _give(pid: int, container: ContainerFolder, package: Path, job: Python) -> None:
+    """Copy what records into a container."""
     ours = this_python()
     if job != ours:
         raise NotReachedError(
@@ -452,19 +451,16 @@ def _give(pid: int, container: ContainerFolder, modules: Sequence[str], job: Pyt
         )
 
     def wanted(path: Path) -> bool:
-        other = path.match("_core.*.so") and not path.match(_compiled_for(job))
-        return path.name not in _UNNEEDED and not other
+        if path.parent != package:
+            return path.name != "__pycache__"
+        return path.name in _RECORDING or path.match(_compiled_for(job))
 
-    for name in modules:
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.origin is None:
-            raise NotReachedError(pid, "refused", f"{name} is missing there and here")
-        try:
-            container.give(Path(spec.origin).parent, wanted)
-        except OSError as error:
-            raise NotReachedError(
-                pid, "folder", f"{name} cannot be copied into its container: {error.strerror}"
-            ) from None
+    try:
+        container.give(package, wanted)
+    except OSError as error:
+        raise NotReachedError(
+            pid, "folder", f"haiprof cannot be copied into its container: {error.strerror}"
+        ) from None
 
 
 def bring(attached: Sequence[Attached]) -> list[str]:
@@ -482,6 +478,7 @@ def bring(attached: Sequence[Attached]) -> list[str]:
     for each, container in rooms.values():
         try:
             container.bring(each.run_dir, _CLOSE_SECONDS if alive([each]) else 1.0)
+            close_ended(each.run_dir)
         except OSError as error:
             where = f"/proc/{each.process.pid}/root{container.log_dir}/{each.run_dir.name}"
             reason = error.strerror or str(error)

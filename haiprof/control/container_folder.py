@@ -258,8 +258,6 @@ def _closed(run: Folder) -> bool:
         with contextlib.suppress(OSError):
             folder = run.folder(name)
             begun = True
-            if any(file.endswith(".arrows") for file in folder.names()):
-                return False
             try:
                 text = folder.read(PROCESS_FILE)
             except FileNotFoundError:

@@ -23,7 +23,6 @@ from haiprof.common.places import UNFINISHED_TRACE, node_name, ring_dirs, ring_r
 from haiprof.common.process_life import process_is_alive
 from haiprof.errors import HaiprofError
 from haiprof.options import OPTIONS, Options, resolve
-from haiprof.recorder.closing import close_stream
 from haiprof.recorder.election import Election, recorder_running
 from haiprof.recorder.launch import start_recorder
 from haiprof.recorder.loop import tidy
@@ -352,6 +351,8 @@ def _close_run(run: Folder, outcome: Recovered) -> None:
             outcome.remarks.append(why)
             continue
         ended = _last_written(folder)
+        if streams:
+            from haiprof.recorder.closing import close_stream
         for stream in streams:
             lost = close_stream(folder, stream).lost
             outcome.closed += folder.has(

@@ -15,6 +15,7 @@ from pathlib import Path
 from haiprof import schema
 from haiprof.common.owned_files import Folder
 from haiprof.recorder.arrow_stream import END, FILE_BEGIN, Batch, StreamWriter
+from haiprof.recorder.process_folder import read_process_file
 from haiprof.recorder.reach import Reach
 from haiprof.recorder.storage import MOST_SEGMENT, Part
 
@@ -150,9 +151,27 @@ def close_left(folder: Folder) -> list[str]:
     names = live_streams(folder)
     if not names:
         return []
-    from haiprof.recorder.closing import close_stream
-
+    try:
+        from haiprof.recorder.closing import close_stream
+    except ImportError as error:  # no pyarrow: whoever reads them can do without
+        log.warning("%s: %d streams stay as they are: %s", folder.path, len(names), error)
+        return []
     return [lost for name in names if (lost := close_stream(folder, name).lost)]
+
+
+def close_ended(run: Path) -> None:
+    """Close the streams that a recorder without pyarrow has left of processes that have ended.
+
+    What cannot be closed stays a stream, which is read as well.
+    """
+    with contextlib.suppress(OSError):
+        folder = Folder.at(run)
+        for name in folder.names():
+            with contextlib.suppress(OSError):
+                process = folder.folder(name)
+                known = read_process_file(process)
+                if known is not None and known.get("state") != "live":
+                    close_left(process)
 
 
 def reached(folder: Folder, table: schema.Table) -> Reach:

@@ -24,6 +24,9 @@ from haiprof.control.find import find
 
 pytestmark = pytest.mark.jobs
 
+#: Bytes that may be copied into a container.
+MOST_GIVEN = 15_000_000
+
 LOOPS = """
     import os, sys, time
     print("ready", flush=True)
@@ -72,7 +75,11 @@ def test_a_container_that_knows_nothing_of_us_is_given_what_it_needs(
             plan = RecordingPlan(f"r{number}", tmp_path / "logs", 30)
             attached = one(job, plan)
             assert attached.way == "injector", attached.why
-            assert our_folders(job)
+            (ours,) = our_folders(job)
+            # It is read there, too, so it is there whole: not more than a container has room for.
+            given = [p for p in (ours / "package").rglob("*") if p.is_file()]
+            assert sum(p.stat().st_size for p in given) < MOST_GIVEN
+            assert {p.name for p in (ours / "package").iterdir()} == {"haiprof"}
             assert not plan.run_dir.exists()
             assert bring([attached]) == []
             assert not our_folders(job)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -17,7 +18,13 @@ from haiprof import schema
 from haiprof.common.owned_files import Folder
 from haiprof.recorder.closing import Batches, close_stream, reach_in
 from haiprof.recorder.reach import Reach
-from haiprof.recorder.segments import TableWriter, next_number, reached
+from haiprof.recorder.segments import (
+    TableWriter,
+    close_ended,
+    close_left,
+    next_number,
+    reached,
+)
 
 #: The first four have all names: of the others any can be missing.
 ROWS = [runs.span(n, 1, "phase", f"p{n % 4}", n) for n in range(12)]
@@ -131,6 +138,29 @@ def test_a_stream_stays_where_what_closes_it_cannot_be_loaded(
         writer.close()
     assert f"{tmp_path / NAME} stays a stream" in caplog.text
     assert pa.ipc.open_stream((tmp_path / NAME).read_bytes()).read_all().num_rows == 4_800
+
+
+def test_what_a_recorder_without_pyarrow_left_is_closed_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, state in (("ended", "closed"), ("going", "live")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "process.json").write_text(json.dumps({"state": state}))
+        writer = TableWriter(tmp_path / name, schema.SPANS)
+        for batch in runs.recorded_batches(schema.SPANS, ROWS * 400, 4_800):
+            writer.prepare()
+            writer.append(batch)
+        with monkeypatch.context() as patched:
+            patched.setitem(sys.modules, "haiprof.recorder.closing", None)
+            writer.close()
+            assert close_left(Folder.at(tmp_path / name)) == []
+        assert (tmp_path / name / NAME).exists()
+    (tmp_path / "no process").mkdir()
+    close_ended(tmp_path)
+    assert not (tmp_path / "ended" / NAME).exists()
+    assert len(starts(tmp_path / "ended")) == 4_800
+    assert (tmp_path / "going" / NAME).exists()
+    close_ended(tmp_path / "nothing is here")
 
 
 def test_of_a_cut_stream_the_lost_bytes_are_reported(tmp_path: Path) -> None:
