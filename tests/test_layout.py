@@ -30,6 +30,12 @@ def test_every_part_of_the_package_has_a_row() -> None:
     assert set(rows("haiprof/")) == parts - {"__init__.py"}
 
 
+def test_every_part_of_deploy_has_a_row() -> None:
+    parts = {path.name for path in (ROOT / "deploy").iterdir()}
+    parts = {name for name in parts if not name.endswith(".dockerignore")}
+    assert set(rows("deploy/")) == parts
+
+
 def modules() -> list[Path]:
     """Return the files of the package that hold code of their own, from the root."""
     files = (path.relative_to(ROOT) for path in (ROOT / "haiprof").rglob("*.py"))
