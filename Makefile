@@ -110,5 +110,5 @@ $(VENV)/linters: $(VENV)/dependencies
 	touch $@
 
 $(VENV)/installed: $(VENV)/dependencies $(SOURCES)
-	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pip install --quiet --no-build-isolation .
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pip install --quiet --no-build-isolation '.[report]'
 	touch $@

@@ -86,7 +86,14 @@ def __getattr__(name: str) -> Any:
 
     if home is None:
         return _compiled()
-    value = getattr(importlib.import_module(home), name)
+    try:
+        value = getattr(importlib.import_module(home), name)
+    except ModuleNotFoundError as error:
+        from haiprof.common.extras import lacking
+
+        if why := lacking(f"haiprof.{name}", error):
+            raise ImportError(why, name=error.name) from None
+        raise
     globals()[name] = value
     return value
 

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from haiprof.cli.arguments import UsageError
 from haiprof.cli.process.console import reader_gone, say
 from haiprof.common.choices import did_you_mean, quoted
+from haiprof.common.extras import lacking
 from haiprof.common.printable import printable
 from haiprof.errors import HaiprofError
 
@@ -71,6 +72,11 @@ def _run_app(words: list[str]) -> int:
         return code
     except HaiprofError as error:
         say(str(error))
+        return 1
+    except ModuleNotFoundError as error:
+        if not (why := lacking(f"haiprof {words[0]}", error)):
+            raise
+        say(why)
         return 1
     except (KeyboardInterrupt, typer.Abort):
         say("interrupted")

@@ -11,6 +11,7 @@ from haiprof.cli.arguments import RunArguments, UsageError, help_text, parse
 from haiprof.cli.process.child import Child, end_like
 from haiprof.cli.process.console import reader_gone, say
 from haiprof.cli.recording import Recording
+from haiprof.common.extras import lacking
 from haiprof.common.launcher import placement
 from haiprof.options import resolve
 
@@ -81,7 +82,8 @@ def _finish(recording: Recording, *, report: bool, status: int = 0) -> None:
     except KeyboardInterrupt:
         say(f"interrupted; the run is in {recording.run_dir}")
     except Exception as error:  # the command's own end is what counts
-        say(f"{recording.run_dir}: no summary: {error!r}")
+        why = lacking("it", error) or repr(error)
+        say(f"{recording.run_dir}: no summary: {why}")
 
 
 def _finish_hosts(recording: Recording, hosts: Sequence[str], *, report: bool) -> None:

@@ -161,7 +161,17 @@ def _recorder(rings: Path, ring: Path, folder: Path) -> Finding:
         time.sleep(0.01)
     took = time.monotonic() - begun
     if any(folder.glob("*/events-*.arrow")):
-        why = _why_not_compressed()
+        try:
+            why = _why_not_compressed()
+        except ModuleNotFoundError as error:
+            return Finding(
+                "recorder",
+                OK,
+                f"a record reached its file in {took:.1f} s; without {error.name} the files of a "
+                "longer job stay uncompressed",
+                f"pip install {error.name}",
+                core=True,
+            )
         if why:
             why = f"a record reached its file, but files of a longer job cannot be closed: {why}"
             return Finding("recorder", BROKEN, why, "reinstall pyarrow here", core=True)
@@ -188,9 +198,15 @@ def _recorder(rings: Path, ring: Path, folder: Path) -> Finding:
 
 
 def _why_not_compressed() -> str:
-    """Say why a recorder cannot load what compresses its files; empty: it can."""
+    """Say why a recorder cannot load what compresses its files; empty: it can.
+
+    Raises:
+        ModuleNotFoundError: it is not installed.
+    """
     try:
         import haiprof.recorder.closing  # noqa: F401
+    except ModuleNotFoundError:
+        raise
     except ImportError as error:
         return str(error)
     return ""
