@@ -56,8 +56,8 @@ exec slurmd -D -N {name}
 
 
 @contextlib.contextmanager
-def slurm() -> Iterator[None]:
-    """Run it; its commands find it meanwhile. Skips the test where it cannot be had."""
+def slurm(settings: str = "") -> Iterator[None]:
+    """Run it, with more settings; its commands find it meanwhile. Skips the test without it."""
     # Jobs find the Python that runs the tests.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"], "/usr/sbin"])
     missing = [name for name in _PROGRAMS if shutil.which(name, path=path) is None]
@@ -75,7 +75,7 @@ def slurm() -> Iterator[None]:
             if name.startswith("SLURM") and name != "SLURM_CONF":
                 patch.delenv(name)
         try:
-            _configure(folder)
+            _configure(folder, settings)
             daemons.append(_start(folder, "munged", *_munge(folder)))
             wait_for((folder / "munge").exists, what="munged's socket")
             daemons.append(_start(folder, "slurmctld", "-D", "-c"))
@@ -104,14 +104,14 @@ def ask(*words: str) -> str:
     return done.stdout.strip()
 
 
-def _configure(folder: Path) -> None:
+def _configure(folder: Path, settings: str) -> None:
     for name in ("state", "spool-n1", "spool-n2"):
         (folder / name).mkdir()
     (folder / "key").touch(0o600)
     (folder / "key").write_bytes(secrets.token_bytes(64))
     user = pwd.getpwuid(os.getuid()).pw_name
     text = _CONFIGURATION.format(folder=folder, user=user, ports=_free_ports(3))
-    (folder / "slurm.conf").write_text(text)
+    (folder / "slurm.conf").write_text(text + settings)
 
 
 def _free_ports(count: int) -> list[int]:

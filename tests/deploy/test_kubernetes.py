@@ -19,7 +19,7 @@ from haiprof.cli.doctor.container import rings_that_fit
 from haiprof.common.metrics_targets import targets_of
 from haiprof.options import ENABLED_VARIABLE, OPTIONS, Options
 
-JOBS = sorted((ROOT / "deploy/kubernetes").glob("*.yaml"))
+JOBS = sorted((ROOT / "deploy/kubernetes").glob("job*.yaml"))
 
 
 @pytest.mark.parametrize("path", JOBS, ids=lambda p: p.name)
