@@ -6,7 +6,7 @@ SOURCES := $(shell find src haiprof page -type f -not -name '*.pyc' -not -path '
              -not -name page.html 2>/dev/null) page/src/page.html \
            CMakeLists.txt pyproject.toml haiprof.pth haiprof.start _haiprof_boot.py
 
-.PHONY: help demo test test-jobs test-without-data test-steady test-qemu test-peers test-pythons diagnose-bench gpu-wheel page lint format fuzz bench bench-large soak sanitize clean
+.PHONY: help demo test test-jobs test-without-data test-steady test-qemu test-peers test-pythons diagnose-bench wheels gpu-wheel page lint format fuzz bench bench-large soak sanitize clean
 help:            ## show this list
 	@sed -n 's/^\([a-z-]*\):.*##/\1:/p' $(MAKEFILE_LIST)
 
@@ -44,7 +44,7 @@ test-peers: $(VENV)/installed  ## torch-tb-profiler, HTA, Megatron, DeepSpeed, t
 
 test-pythons: $(VENV)/installed  ## jobs of other Pythons, free-threaded too; builds for each that is here
 	$(BIN)/pytest -m pythons tests/control/test_pythons.py tests/beside/test_free_threaded.py \
-	  tests/stacks/test_pythons.py
+	  tests/stacks/test_pythons.py tests/wheels/test_make.py
 
 # Two of the programs' styles need packages that nothing else does.
 TRACES := $(or $(HAIPROF_TEST_DATA),../shared/data)
@@ -53,6 +53,10 @@ diagnose-bench: $(VENV)/installed  ## planted faults, an hour on two cores; the 
 	PYTHONPATH=tests $(BIN)/python -m faults.bench --healthy --keep build/faults --page docs/diagnosis.md
 	if [ -d $(TRACES)/traces ]; then PYTHONPATH=tests $(BIN)/python -m faults.bench --traces $(TRACES) \
 		--seeds 0,1,2,3 --keep build/faults --page docs/diagnosis.md; fi
+
+PYTHONS ?= $(PYTHON)
+wheels:          ## sdist and manylinux_2_28 wheel for this Python, or for PYTHONS: build/wheels
+	$(PYTHON) wheels/make.py build/wheels $(PYTHONS)
 
 gpu-wheel:       ## haiprof for the machine of tests/gpu/run.sh, and what that lacks: build/gpu-wheel
 	$(PYTHON) tests/gpu/wheel.py build/gpu-wheel
