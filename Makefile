@@ -6,7 +6,7 @@ SOURCES := $(shell find src haiprof page -type f -not -name '*.pyc' -not -path '
              -not -name page.html 2>/dev/null) page/src/page.html \
            CMakeLists.txt pyproject.toml haiprof.pth haiprof.start _haiprof_boot.py
 
-.PHONY: help demo test test-jobs test-without-data test-steady test-qemu test-peers test-pythons diagnose-bench wheels gpu-wheel page lint format fuzz bench bench-large soak sanitize clean
+.PHONY: help demo test test-jobs test-without-data test-steady test-qemu test-peers test-pythons diagnose-bench wheels gpu-wheel page docs test-docs lint format fuzz bench bench-large soak sanitize clean
 help:            ## show this list
 	@sed -n 's/^\([a-z-]*\):.*##/\1:/p' $(MAKEFILE_LIST)
 
@@ -83,6 +83,18 @@ fuzz: $(VENV)/installed  ## five minutes each of mutated rings, traces, perfd me
 page: $(VENV)/dependencies  ## build the template of the report: haiprof/show/page/page.html
 	$(BIN)/python page/make.py
 
+# Material is made for MkDocs 1, and says so in each build.
+docs: $(VENV)/site build/gallery  ## build the site in build/site; its gallery and notebook run jobs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+test-docs: docs  ## the site: search, gallery, notebook, links between its pages
+	$(BIN)/pytest tests/website -m site
+
+build/gallery: $(VENV)/installed website/gallery.py $(wildcard examples/*.py)
+	rm -rf $@
+	$(BIN)/python -P website/gallery.py $@
+	touch $@
+
 lint: $(VENV)/linters $(VENV)/installed  ## check style and types
 	$(BIN)/python page/make.py check
 	$(BIN)/ruff check .
@@ -107,6 +119,10 @@ $(VENV)/dependencies: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --group test
+	touch $@
+
+$(VENV)/site: $(VENV)/dependencies
+	$(BIN)/python -m pip install --quiet --group docs
 	touch $@
 
 $(VENV)/linters: $(VENV)/dependencies
