@@ -12,6 +12,8 @@ _Looked = TypeVar("_Looked", np.uint8, np.int32)
 
 DEFAULT_RING_BYTES: Final[int]
 MIN_RING_BYTES: Final[int]
+#: Version of the ring files that this writes: "1.11".
+RING_LAYOUT: Final[str]
 #: Names of the numbers that records have, in order; 0 stands for one of a newer layout.
 CATEGORIES: Final[tuple[str, ...]]
 ACTIVITY_KINDS: Final[tuple[str, ...]]

@@ -5,6 +5,7 @@ Tests: tests/test_options.py.
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,9 +31,16 @@ def commands() -> set[str]:
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        from haiprof import __version__
+        from haiprof import __version__, schema
+        from haiprof.common import protocol
 
         print(f"haiprof {__version__}")
+        formats = [f"run {schema.MAJOR}.{schema.MINOR}", f"control protocol {protocol.VERSION}"]
+        with contextlib.suppress(ImportError):  # without the compiled part it can still be said
+            from haiprof._core import RING_LAYOUT
+
+            formats.insert(1, f"ring {RING_LAYOUT}")
+        print("formats:", ", ".join(formats))
         raise typer.Exit
 
 
@@ -41,7 +49,10 @@ def common(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", help="Show the version and exit.", callback=_show_version, is_eager=True
+            "--version",
+            help="Show version and formats, and exit.",
+            callback=_show_version,
+            is_eager=True,
         ),
     ] = False,
 ) -> None:

@@ -165,6 +165,8 @@ void register_ring(py::module_& module) {
   module.def("losses", &losses);
   module.attr("DEFAULT_RING_BYTES") = ring::kDefaultRingBytes;
   module.attr("MIN_RING_BYTES") = ring::kMinRingBytes;
+  module.attr("RING_LAYOUT") =
+      std::to_string(ring::kLayoutMajor) + "." + std::to_string(ring::kLayoutMinor);
   module.add_object("value", PyCFunction_NewEx(&value_definition, nullptr, nullptr));
 }
 

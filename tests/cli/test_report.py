@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,10 +13,12 @@ from pathlib import Path
 
 import pytest
 from commands import HAIPROF, haiprof, only_line
+from fixtures import ROOT
 from recording import wait_for
 from runs import loop, make_run, write_closed, write_json, write_process, write_run
 
 from haiprof import schema
+from haiprof.common import protocol
 
 pytestmark = pytest.mark.usefixtures("shm")
 
@@ -159,11 +162,19 @@ def test_without_a_command_the_commands_are_listed() -> None:
         assert f"\n  {command} " in done.stdout
 
 
-def test_the_version_is_that_of_the_package() -> None:
+def test_the_version_is_that_of_the_package_and_of_what_it_writes() -> None:
     import haiprof as package
 
+    layout = (ROOT / "src/ring/layout.h").read_text("utf-8")
+    [major] = re.findall(r"kLayoutMajor = (\d+);", layout)
+    [minor] = re.findall(r"kLayoutMinor = (\d+);", layout)
     done = haiprof("--version")
-    assert (done.returncode, done.stdout) == (0, f"haiprof {package.__version__}\n")
+    assert done.returncode == 0
+    assert done.stdout.splitlines() == [
+        f"haiprof {package.__version__}",
+        f"formats: run {schema.MAJOR}.{schema.MINOR}, ring {major}.{minor}, "
+        f"control protocol {protocol.VERSION}",
+    ]
 
 
 def test_no_help_is_cut_off_or_too_wide_for_80_columns() -> None:
