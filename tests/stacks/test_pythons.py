@@ -21,18 +21,22 @@ PYTHONS = pytest.mark.parametrize("bare", interpreters().values(), ids=lambda pa
 #: Samples a job that starts a worker, with the sampler of this very Python, until it has run; says
 #: what it saw of processes that are not the job's own: the innermost function, file and line.
 SAMPLES = """
-import subprocess, sys, time
+import os, subprocess, sys, time
 from sampled import Sampled
-job = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdout=subprocess.PIPE, text=True)
-sampled = Sampled(job.pid, bytes.fromhex(job.stdout.readline()), 50.0)
-found, until = set(), time.monotonic() + 60
-while not any(function == "works" for function, _, _ in found) and time.monotonic() < until:
-    time.sleep(0.1)
-    innermost = {s.stack for s in sampled.take() if s.process != job.pid}
-    found = {(function, file, line)
-             for _, function, file, line, *_ in map(sampled.nodes.__getitem__, innermost)}
-sampled.end()
-job.kill()
+with subprocess.Popen(
+    [sys.executable, "-c", sys.argv[1]], stdout=subprocess.PIPE, text=True, start_new_session=True
+) as job:
+    try:
+        sampled = Sampled(job.pid, bytes.fromhex(job.stdout.readline()), 50.0)
+        found, until = set(), time.monotonic() + 60
+        while not any(name == "works" for name, _, _ in found) and time.monotonic() < until:
+            time.sleep(0.1)
+            innermost = {s.stack for s in sampled.take() if s.process != job.pid}
+            places = map(sampled.nodes.__getitem__, innermost)
+            found = {(name, file, line) for _, name, file, line, *_ in places}
+        sampled.end()
+    finally:
+        os.killpg(job.pid, 9)  # its workers, too, which have our output
 print(sorted(found))
 """
 
