@@ -153,7 +153,7 @@ def close_left(folder: Folder) -> list[str]:
         return []
     try:
         from haiprof.recorder.closing import close_stream
-    except ImportError as error:  # no pyarrow: whoever reads them can do without
+    except ImportError as error:  # no pyarrow: readers can do without
         log.warning("%s: %d streams stay as they are: %s", folder.path, len(names), error)
         return []
     return [lost for name in names if (lost := close_stream(folder, name).lost)]
