@@ -108,7 +108,7 @@ def emulated(
                 assert job.poll() is None
             (folder / "END").touch()
             for job in cluster.jobs.values():
-                assert job.wait(30) == 0
+                assert job.wait(120) == 0
         finally:
             for job in cluster.jobs.values():
                 job.kill()
