@@ -167,11 +167,13 @@ def close_ended(run: Path) -> None:
     with contextlib.suppress(OSError):
         folder = Folder.at(run)
         for name in folder.names():
-            with contextlib.suppress(OSError):
+            try:
                 process = folder.folder(name)
                 known = read_process_file(process)
                 if known is not None and known.get("state") != "live":
                     close_left(process)
+            except Exception as error:  # a container may have written anything
+                log.warning("%s/%s: streams stay as they are: %r", run, name, error)
 
 
 def reached(folder: Folder, table: schema.Table) -> Reach:
