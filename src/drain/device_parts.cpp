@@ -149,7 +149,11 @@ void DeviceParts::settle_device(std::uint16_t number, Device& device, const Stri
     std::vector<Phase> its(phases.begin() + static_cast<std::ptrdiff_t>(first),
                            phases.begin() + static_cast<std::ptrdiff_t>(end));
     std::int64_t until = 0;
-    for (const Phase& each : its) until = std::max(until, each.end);
+    for (Phase& each : its) {
+      // Times that the driver rounds overlap: an instant belongs to what started last.
+      if (end < phases.size()) each.end = std::min(each.end, phases[end].start);
+      until = std::max(until, each.end);
+    }
     const bool records = !recordings_.empty() && !recordings_.back().end;
     const bool awaited = !ended && records && device.newest < sum(until, kLaterNs);
     if (awaited && phases.back().start < sum(until, kPatienceNs)) break;

@@ -121,6 +121,21 @@ void a_phase_in_another_is_subtracted() {
   CHECK_EQUAL(rows.duration(PartKind::device_phase, 1), 10);
 }
 
+void a_step_ends_where_the_next_begins() {
+  const Ring ring;
+  drain::Drain drain;
+  CHECK(drain.open(ring_path(), {}, {}).ok());
+  phase("forward", 0, 10, 20);
+  phase("optimizer", 0, 20, 51);
+  phase("forward", 1, 50, 70);
+  drain.drain(1000);
+  drain.settle();
+  const Rows rows(drain);
+  CHECK_EQUAL(rows.duration(PartKind::device_step, 0), 40);
+  CHECK_EQUAL(rows.duration(PartKind::device_step, 1), 20);
+  CHECK_EQUAL(rows.duration(PartKind::device_phase, 1), 30);
+}
+
 void busy_times_wait_for_kernels_that_come_late() {
   const Ring ring;
   drain::Drain drain;
@@ -242,6 +257,7 @@ void a_device_without_steps_keeps_little() {
 int main() {
   a_step_waits_for_two_more();
   a_phase_in_another_is_subtracted();
+  a_step_ends_where_the_next_begins();
   busy_times_wait_for_kernels_that_come_late();
   steps_in_which_kernels_were_not_recorded_are_not_idle();
   what_was_recorded_last_may_not_have_come();
