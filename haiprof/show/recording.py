@@ -140,10 +140,11 @@ def cost(analyzer: Analyzer, ranks: list[Summary]) -> list[str]:
 
 
 def _sampling(analyzer: Analyzer) -> str:
-    samples = analyzer.samples(_COST).with_columns(pl.col("instance").cast(pl.String))
+    # A run that ended at once has others of haiprof's own, and not this one.
+    own = analyzer.samples("haiprof.*").with_columns(pl.col("instance").cast(pl.String))
     # Sources are read at intervals of their own, so each is averaged before they are added.
     parts = (
-        samples.filter(pl.col("value").is_finite())
+        own.filter(pl.col("metric").cast(pl.String) == _COST, pl.col("value").is_finite())
         .sort("time", maintain_order=True)
         .group_by("node", "rank", "pid", "instance", maintain_order=True)
         .agg(mean_over_time("value"))

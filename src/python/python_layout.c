@@ -31,6 +31,25 @@ static unsigned char signature[16];
 
 #ifdef KNOWN
 
+static uint64_t codes_freed;
+static destructor free_code;
+
+static void count_and_free(PyObject* code) {
+  // What lies at its address afterwards must not be seen before it is counted.
+  __atomic_fetch_add(&codes_freed, 1, __ATOMIC_SEQ_CST);
+  __atomic_thread_fence(__ATOMIC_SEQ_CST);
+  free_code(code);
+}
+
+// PyCode_AddWatcher would need one for each interpreter, and came with 3.12.
+static void count_freed_codes(PythonLayout* layout) {
+  if (free_code == NULL) {  // once: another library may have put itself in front of it since
+    free_code = PyCode_Type.tp_dealloc;
+    PyCode_Type.tp_dealloc = count_and_free;
+  }
+  layout->codes_freed = (uint64_t)(uintptr_t)&codes_freed;
+}
+
 #define PUT(field, type, member)                                         \
   do {                                                                   \
     _Static_assert(offsetof(type, member) < 0xFFFF, "larger than kept"); \
@@ -184,6 +203,7 @@ const char* haiprof_describe_python(PythonLayout* layout) {
   describe_frames(layout);
   describe_code(layout);
   describe_strings(layout);
+  count_freed_codes(layout);
   layout->version = PY_VERSION_HEX;
   return NULL;
 #elif defined(Py_GIL_DISABLED)

@@ -50,6 +50,9 @@ typedef struct PythonLayout {
   uint8_t owner_generator;       // … of generators, which are complete from their beginning
   uint8_t instruction_is_index;  // frame_instruction is an int, and counts instructions
   uint32_t string_kind, string_compact, string_ascii;  // masks of string_state
+  // Address of how many code objects have been freed, a uint64_t; 0: they are not counted. While it
+  // stays, what lay at an address lies there still. Since layout 1.12.
+  uint64_t codes_freed;
 } PythonLayout;
 
 #ifdef __cplusplus

@@ -96,6 +96,7 @@ Elsewhere layout_of(pid_t pid, const ring::PythonLayout& own, std::uint64_t own_
     if (own.gil != 0) found.layout.gil = runtime + (own.gil - own_runtime);
     found.layout.code_type = code_type;
     found.layout.bytes_type = bytes_type;
+    found.layout.codes_freed = 0;  // nobody counts them there
     // The header of the object: another program has another object there, or none.
     found.layout.signature_address = object.begin;
     std::memcpy(found.layout.signature, signature, sizeof signature);

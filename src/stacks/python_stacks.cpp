@@ -79,6 +79,7 @@ struct PythonStacks::Code {
   Key key;
   std::uint64_t name_hash = 0;
   std::uint32_t function = 0;
+  std::uint64_t freed = 0;  // how many others had been when it was last looked at
   std::vector<std::uint8_t> table;
   std::vector<std::pair<std::int64_t, int>> lines;  // that were asked for, by offset
 };
@@ -335,7 +336,16 @@ PythonStacks::Key PythonStacks::key_of(const std::uint8_t* code) const {
   return key;
 }
 
-// Looks at every code object again, in one call, and reads what is new.
+PythonStacks::Answer PythonStacks::count_freed() {
+  freed_.reset();
+  if (layout_.codes_freed == 0) return Answer::taken;
+  const auto wanted = remote_.want_after(layout_.codes_freed, sizeof(std::uint64_t));
+  if (const int error = remote_.read(); error != 0) return answer_of(error);
+  if (remote_.at(wanted) != nullptr) freed_ = at<std::uint64_t>(remote_.at(wanted), 0);
+  return Answer::taken;
+}
+
+// Looks at code objects again, in one call, unless none was freed since, and reads what is new.
 PythonStacks::Answer PythonStacks::recognise(std::vector<Thread>& threads) {
   addresses_.clear();
   for (const Thread& thread : threads) {
@@ -343,32 +353,41 @@ PythonStacks::Answer PythonStacks::recognise(std::vector<Thread>& threads) {
   }
   std::sort(addresses_.begin(), addresses_.end());
   addresses_.erase(std::unique(addresses_.begin(), addresses_.end()), addresses_.end());
+  if (const Answer answer = count_freed(); answer != Answer::taken) return answer;
+  known_.assign(addresses_.size(), nullptr);
+  unsure_.clear();
   wanted_.clear();
   hashes_.clear();
-  for (const std::uint64_t address : addresses_) {
-    wanted_.push_back(remote_.want(address, layout_.code_bytes));
+  for (std::size_t i = 0; i < addresses_.size(); ++i) {
+    const auto known = codes_.find(addresses_[i]);
+    if (known != codes_.end() && freed_ == known->second.freed) {
+      known_[i] = &known->second;
+      continue;
+    }
+    unsure_.push_back(i);
+    wanted_.push_back(remote_.want(addresses_[i], layout_.code_bytes));
     // A function that dies may leave all its addresses to the next one: not what it is called.
-    const auto known = codes_.find(address);
     const std::uint64_t name = known == codes_.end() ? 0 : known->second.key.name;
     hashes_.push_back(name == 0 ? wanted_.back()
                                 : remote_.want(name + hash_at(), sizeof(std::uint64_t)));
   }
   if (const int error = remote_.read(); error != 0) return answer_of(error);
   std::unordered_map<std::uint64_t, Key> unknown;
-  known_.assign(addresses_.size(), nullptr);
-  for (std::size_t i = 0; i < addresses_.size(); ++i) {
-    const std::uint8_t* const header = remote_.at(wanted_[i]);
-    const std::uint8_t* const hash = remote_.at(hashes_[i]);
+  for (std::size_t n = 0; n < unsure_.size(); ++n) {
+    const std::uint64_t address = addresses_[unsure_[n]];
+    const std::uint8_t* const header = remote_.at(wanted_[n]);
+    const std::uint8_t* const hash = remote_.at(hashes_[n]);
     const Key key = header != nullptr ? key_of(header) : Key{};
-    const auto known = codes_.find(addresses_[i]);
+    const auto known = codes_.find(address);
     if (known != codes_.end() && known->second.key == key && hash != nullptr &&
         known->second.name_hash == at<std::uint64_t>(hash, 0)) {
-      known_[i] = &known->second;
+      known->second.freed = freed_.value_or(0);
+      known_[unsure_[n]] = &known->second;
       continue;
     }
     if (known != codes_.end()) codes_.erase(known);
     if (key.type != layout_.code_type) continue;
-    unknown[addresses_[i]] = key;
+    unknown[address] = key;
   }
   return unknown.empty() ? Answer::taken : learn(unknown);
 }
@@ -451,6 +470,7 @@ PythonStacks::Answer PythonStacks::learn(std::unordered_map<std::uint64_t, Key>&
     Code& code = codes_[one.address];
     code.key = one.key;
     code.name_hash = one.name_hash;
+    code.freed = freed_.value_or(0);
     code.function =
         functions_.number_of({text_of(one.name), text_of(one.file), one.key.first_line});
     code.table.assign(remote_.at(one.table), remote_.at(one.table) + one.length);

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -86,6 +87,7 @@ class PythonStacks {
   Answer resolve(std::vector<Thread>& threads);
   Answer walk(std::vector<Thread>& threads);
   Answer recognise(std::vector<Thread>& threads);
+  Answer count_freed();
   Answer learn(std::unordered_map<std::uint64_t, Key>& unknown);
   void follow(Thread& thread);
   bool finish(const Thread& thread, ThreadStack& stack);
@@ -107,7 +109,10 @@ class PythonStacks {
   // Of this look: code objects by address, and each as it is known; null: it is not.
   std::vector<std::uint64_t> addresses_;
   std::vector<Code*> known_;
+  std::vector<std::size_t> unsure_;  // those that have to be looked at again
   std::vector<Remote::Wanted> wanted_, hashes_;
+  // How many code objects had been freed once its frames had been read; nothing: that is not known.
+  std::optional<std::uint64_t> freed_;
   std::uint64_t torn_ = 0;
 };
 

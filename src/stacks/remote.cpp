@@ -19,6 +19,7 @@ int Remote::begin() {
   places_.clear();
   read_ = next_known_ = used_ = 0;
   for (Place& place : known_) place.whole = false;
+  in_order_ = true;
   return transfer(known_);
 }
 
@@ -58,16 +59,27 @@ Remote::Wanted Remote::want(std::uint64_t address, std::size_t bytes) {
   return static_cast<Wanted>(places_.size() - 1);
 }
 
+Remote::Wanted Remote::want_after(std::uint64_t address, std::size_t bytes) {
+  if (in_order_) return want(address, bytes);
+  places_.push_back({address, bytes, 0, false});
+  return static_cast<Wanted>(places_.size() - 1);
+}
+
 int Remote::read() {
+  const std::size_t before = used_;
   const int error = transfer(std::span(places_).subspan(read_));
   read_ = places_.size();
+  if (used_ != before) in_order_ = false;
   return error;
 }
 
 int Remote::transfer(std::span<Place> places) {
   int error = 0;
   // One of several that were read as one may be there without the others.
-  if (!read_as(places, kNear, error) && error == 0) read_as(places, 0, error);
+  if (!read_as(places, kNear, error) && error == 0) {
+    in_order_ = false;
+    read_as(places, 0, error);
+  }
   return error;
 }
 

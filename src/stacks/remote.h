@@ -31,6 +31,8 @@ class Remote {
 
   // Asks for bytes at an address, which read() reads.
   Wanted want(std::uint64_t address, std::size_t bytes);
+  // … as they are once everything has been read that this look has asked for so far.
+  Wanted want_after(std::uint64_t address, std::size_t bytes);
 
   // Reads what was asked for since. 0, or the errno of what cannot get better: EPERM when we may
   // not, ESRCH when the process has ended. What is not mapped is not there, and that is all; nor is
@@ -72,6 +74,8 @@ class Remote {
   std::vector<Place> known_;   // of the last one, as they are now
   std::size_t next_known_ = 0;
   std::size_t read_ = 0;  // of places_
+  // What begin() reads it reads in the order in which it was asked for; false: more was read since.
+  bool in_order_ = true;
   std::vector<std::uint8_t> buffer_;
   std::size_t used_ = 0;  // of buffer_
   std::vector<iovec> ours_, theirs_;

@@ -301,6 +301,15 @@ def test_a_report_is_written_when_asked_for(tmp_path: Path, script: Path) -> Non
     assert "<html" in written.read_text()[:2000].lower()
 
 
+def test_a_command_that_fails_at_once_has_a_report_too(tmp_path: Path) -> None:
+    failing = (sys.executable, "-c", "raise SystemExit(3)")
+    done = haiprof("run", "--log-dir", "logs", "--report", "--", *failing, cwd=tmp_path)
+    assert done.returncode == 3
+    written = the_run(tmp_path / "logs") / "report.html"
+    assert f"haiprof: report {written}" in done.stderr.splitlines()
+    assert written.stat().st_size > 10_000
+
+
 def test_ranks_of_one_launch_share_a_run_and_the_first_prints_the_summary(
     tmp_path: Path, shm: Path
 ) -> None:

@@ -396,7 +396,7 @@ def test_counters_of_an_older_ring_are_missing_and_the_rest_is_read(shm: Path) -
     )
     with ring.open("r+b") as file:
         file.seek(10)
-        assert file.read(2) == b"\x0b\0"  # layout 1.11
+        assert file.read(2) == b"\x0c\0"  # layout 1.12
         size = int.from_bytes(file.read(4), "little")
         older = 2240  # where SuperBlock::counter_offset is
         file.seek(10)

@@ -55,6 +55,7 @@ struct Fake {
   String name, file;
   Bytes lines;
   std::uint64_t code_type = 0;
+  std::uint64_t freed = 0;
 
   Fake() {
     head = address(&interpreter);

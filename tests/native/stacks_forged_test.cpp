@@ -49,6 +49,36 @@ void a_sound_one_is_read() {
   CHECK(functions.all()[found[0].frames[0].function].name == "rest");
 }
 
+void code_is_looked_at_again_once_some_was_freed() {
+  Fake fake;
+  ring::PythonLayout layout = fake.layout();
+  layout.codes_freed = address(&fake.freed);
+  Functions functions;
+  PythonStacks reader(getpid(), layout, functions);
+  const auto line = [&] {
+    std::vector<ThreadStack> found;
+    CHECK(reader.take(found) == PythonStacks::Answer::taken);
+    return found[0].frames[0].line;
+  };
+  CHECK_EQUAL(line(), 12);
+  // What nobody may do to a code object that lives.
+  fake.code.first_line = 20;
+  CHECK_EQUAL(line(), 12);
+  ++fake.freed;
+  CHECK_EQUAL(line(), 22);
+  fake.code.first_line = 30;
+  CHECK_EQUAL(line(), 22);
+  // A count that cannot be read is none.
+  layout.codes_freed = 8;
+  PythonStacks other(getpid(), layout, functions);
+  std::vector<ThreadStack> found;
+  for (const int expected : {32, 42}) {
+    CHECK(other.take(found) == PythonStacks::Answer::taken);
+    CHECK_EQUAL(found[0].frames[0].line, expected);
+    fake.code.first_line += 10;
+  }
+}
+
 void what_goes_round_ends() {
   Fake fake;
   fake.frames[2].back = address(&fake.frames[0]);
@@ -195,6 +225,7 @@ void a_cpu_is_the_thirty_ninth_field() {
 
 int main() {
   a_sound_one_is_read();
+  code_is_looked_at_again_once_some_was_freed();
   what_goes_round_ends();
   another_program_is_noticed();
   damage_harms_nobody();

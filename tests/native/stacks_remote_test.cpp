@@ -88,6 +88,37 @@ void a_look_sees_what_is_there_when_it_begins_and_a_fresh_one_what_is_there_now(
   CHECK(pages.are(remote.at(wanted), 64, 300));
 }
 
+void what_is_wanted_after_the_rest_is_read_after_it() {
+  const Pages pages;
+  Remote remote(getpid());
+  const auto look = [&](std::size_t place, bool changes) {
+    CHECK_EQUAL(remote.begin(), 0);
+    remote.want(pages.at(place), 8);
+    if (changes) ++pages.begin[64];
+    CHECK_EQUAL(remote.read(), 0);
+    const auto wanted = remote.want_after(pages.at(64), 8);
+    CHECK_EQUAL(remote.read(), 0);
+    const std::uint8_t found = *remote.at(wanted);
+    remote.end();
+    return found;
+  };
+  const std::uint8_t first = look(1000, false);
+  // Both were read when the look began, in this order.
+  CHECK_EQUAL(look(1000, true), first);
+  // The place is a new one, which is read now.
+  CHECK_EQUAL(look(2000, true), static_cast<std::uint8_t>(first + 2));
+  // So it is where places could not be read as one with what lies beside them.
+  look(kPage - 8, false);
+  CHECK_EQUAL(remote.begin(), 0);
+  remote.want(pages.at(kPage - 8), 8);
+  remote.want(pages.at(kPage + 8), 8);
+  CHECK_EQUAL(remote.read(), 0);
+  ++pages.begin[64];
+  const auto wanted = remote.want_after(pages.at(64), 8);
+  CHECK_EQUAL(remote.read(), 0);
+  CHECK_EQUAL(*remote.at(wanted), static_cast<std::uint8_t>(first + 3));
+}
+
 void in_any_order_and_more_than_are_kept() {
   const Pages pages;
   Remote remote(getpid());
@@ -149,6 +180,7 @@ void nothing_is_there_at_once_and_no_process_is_said() {
 int main() {
   near_places_are_each_there_or_not();
   a_look_sees_what_is_there_when_it_begins_and_a_fresh_one_what_is_there_now();
+  what_is_wanted_after_the_rest_is_read_after_it();
   in_any_order_and_more_than_are_kept();
   a_look_reads_so_much_and_no_more();
   nothing_is_there_at_once_and_no_process_is_said();

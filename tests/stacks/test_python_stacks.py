@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
 import subprocess
 import sys
+import types
 
 import pytest
 from recording import wait_for
@@ -28,6 +31,19 @@ def test_this_process_reads_itself_and_has_the_gil_not_while_it_reads() -> None:
     function = sys._getframe().f_code.co_name
     assert own[3][0][0].endswith(function)
     assert not own[1]
+
+
+def test_code_objects_that_are_freed_are_counted() -> None:
+    # The last field of the layout is the address of their number.
+    address = int.from_bytes(_core.python_layout()[-8:], sys.byteorder)
+    freed = ctypes.c_uint64.from_address(address)
+    before = freed.value
+    code = compile("def made(): return [n for n in range(3)]", "made", "exec")
+    assert freed.value == before
+    inner = sum(isinstance(each, types.CodeType) for each in code.co_consts)
+    del code
+    gc.collect()
+    assert freed.value >= before + 1 + inner
 
 
 def test_what_cannot_be_read_is_refused() -> None:
