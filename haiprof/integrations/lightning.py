@@ -7,11 +7,12 @@ Tests: tests/peers/test_integrations.py.
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
 
 import haiprof
+from haiprof.integrations import marks
+from haiprof.integrations.marks import harmless
 
 if TYPE_CHECKING or "pytorch_lightning" not in sys.modules or "lightning.pytorch" in sys.modules:
     from lightning.pytorch.callbacks import Callback
@@ -31,41 +32,40 @@ class HaiprofCallback(Callback):  # type: ignore[misc]
         """Nothing is known yet."""
         self._step = -1
 
+    @harmless
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Record the run, and what the model computes in a step."""
-        with contextlib.suppress(Exception):
-            logger = trainer.logger
-            haiprof.mark(
-                "train",
-                framework="lightning",
-                run=None if logger is None else f"{logger.name}/{logger.version}",
-                epochs=trainer.max_epochs,
-                steps=trainer.max_steps,
-                first_step=trainer.global_step,
-                accumulation=trainer.accumulate_grad_batches,
-            )
-            self._step = trainer.global_step
-            haiprof.model(pl_module)
+        logger = trainer.logger
+        marks.train(
+            "lightning",
+            run=None if logger is None else f"{logger.name}/{logger.version}",
+            epochs=trainer.max_epochs,
+            steps=trainer.max_steps,
+            first_step=trainer.global_step,
+            accumulation=trainer.accumulate_grad_batches,
+        )
+        self._step = trainer.global_step
+        haiprof.model(pl_module)
 
+    @harmless
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """Record that an epoch begins."""
-        with contextlib.suppress(Exception):
-            haiprof.mark("epoch", number=trainer.current_epoch, step=trainer.global_step)
+        marks.epoch(trainer.current_epoch, trainer.global_step)
 
+    @harmless
     def on_train_batch_end(self, trainer: Any, *more: Any, **keywords: Any) -> None:
         """Record the number that the Trainer gives the step, if this batch ended one."""
-        with contextlib.suppress(Exception):
-            if trainer.global_step != self._step:
-                self._step = trainer.global_step
-                haiprof.mark("trainer.step.count", self._step)
+        if trainer.global_step != self._step:
+            self._step = trainer.global_step
+            marks.step_done(self._step)
 
+    @harmless
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         """Record that a validation has ended; not the few batches that are tried at the start."""
-        with contextlib.suppress(Exception):
-            if not trainer.sanity_checking:
-                haiprof.mark("evaluated", step=trainer.global_step)
+        if not trainer.sanity_checking:
+            marks.evaluated(trainer.global_step)
 
+    @harmless
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Record that training has ended."""
-        with contextlib.suppress(Exception):
-            haiprof.mark("train_end", step=trainer.global_step)
+        marks.train_end(trainer.global_step)
