@@ -9,7 +9,7 @@ from pathlib import Path
 import peers
 import pytest
 
-__all__ = ["deepspeed", "frameworks", "hta", "megatron", "memray", "plugin", "ray"]
+__all__ = ["deepspeed", "frameworks", "hta", "megatron", "memray", "plugin", "ray", "torchtitan"]
 
 
 @pytest.fixture(scope="session")
@@ -73,3 +73,9 @@ def frameworks() -> Path:
 def ray() -> Path:
     """The folder in which Ray Train is installed, for this Python."""
     return _make_or_skip(peers.make_packages, peers.RAY)
+
+
+@pytest.fixture(scope="session")
+def torchtitan() -> Path:
+    """The folder in which torchtitan is installed, for this Python."""
+    return _make_or_skip(peers.make_packages, peers.TORCHTITAN)

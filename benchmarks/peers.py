@@ -86,6 +86,20 @@ FRAMEWORKS = Peer(
     ),
 )
 RAY = Peer("ray", ("ray[train]==2.60.0",), whole=True)
+TORCHTITAN = Peer(
+    "torchtitan",
+    (
+        *("torchtitan==0.3.0", "spmd_types==0.2.3", "torch_checkpointing==0.1.1"),
+        *("torchdata==0.11.0", "tyro==1.0.17", "docstring_parser==0.18.0", "typeguard==4.6.1"),
+        *("datasets==4.7.0", "dill==0.4.0", "multiprocess==0.70.18", "xxhash==4.1.0"),
+        *("fsspec==2026.2.0", "huggingface_hub==1.33.0", "tokenizers==0.23.3", "tqdm==4.70.1"),
+        *("pandas==3.1.1", "python-dateutil==4.0.0", "tzdata==2026.6", "safetensors==0.8.0"),
+        *("tensorboard==2.21.0", "absl-py==2.5.1", "grpcio==1.85.3", "Markdown==3.11.3"),
+        *("Werkzeug==3.1.9", "einops==0.8.2", "aiohttp==3.14.5", "multidict==7.2.1"),
+        *("yarl==1.25.1", "aiohappyeyeballs==2.7.1", "aiosignal==1.4.0", "frozenlist==1.8.0"),
+        "propcache==0.5.4",
+    ),
+)
 HAIPROF = DRIVERS / "drive_haiprof.py"
 
 

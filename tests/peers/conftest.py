@@ -5,9 +5,29 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from peer_fixtures import comet, deepspeed, frameworks, hta, megatron, plugin, ray, trackers
+from peer_fixtures import (
+    comet,
+    deepspeed,
+    frameworks,
+    hta,
+    megatron,
+    plugin,
+    ray,
+    torchtitan,
+    trackers,
+)
 
-__all__ = ["comet", "deepspeed", "frameworks", "hta", "megatron", "plugin", "ray", "trackers"]
+__all__ = [
+    "comet",
+    "deepspeed",
+    "frameworks",
+    "hta",
+    "megatron",
+    "plugin",
+    "ray",
+    "torchtitan",
+    "trackers",
+]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
