@@ -1,4 +1,4 @@
-r"""An override of torchtitan's ``MetricsProcessor``, which is told of every step on every rank.
+r"""An override of torchtitan's ``MetricsProcessor``, which each step of every rank calls.
 
     torchrun … -m torchtitan.train --module llama3 --config llama3_8b \
         --override.imports haiprof.integrations.torchtitan.marked
@@ -73,9 +73,9 @@ class _Marks:
         if first:
             self._done = step - 1
             self.optimizers.register_step_post_hook(self._stepped)  # type: ignore[attr-defined]
-            self._tell()
+            self._describe()
 
-    def _tell(self) -> None:
+    def _describe(self) -> None:
         config, ranks = self._about["config_dict"], self._about["parallel_dims"]
         training = config["training"]
         replicas = ranks.world_size // ranks.non_data_parallel_size
