@@ -1,7 +1,7 @@
 """Every code block of README and docs does what it says: commands parse, Python runs, data is data.
 
 docs/analysis.md runs in tests/test_analyzer_examples.py, docs/integrations.md in
-tests/peers/test_integrations.py.
+tests/peers/test_integrations.py and tests/peers/test_ray.py.
 """
 
 from __future__ import annotations

@@ -82,6 +82,12 @@ def at_end_of_worker() -> None:
         _record(error, ends=True)
 
 
+def record(error: BaseException) -> None:
+    """Record an exception that ends this process, and that a framework keeps from every hook."""
+    if id(error) != _newest:
+        _record(error, ends=True)
+
+
 def _hook(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> Any:
     global _newest
     if isinstance(error, BaseException) and _recorded < _MOST:

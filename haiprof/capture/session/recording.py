@@ -453,6 +453,14 @@ def _report_exception(text: str, attributes: str, worth: bool) -> None:
         _core.event("exception", text, attributes)
 
 
+def end_with(error: BaseException) -> None:
+    """End the recording of a process that an exception ends which its framework has caught."""
+    session = _active
+    if session is not None:
+        exceptions.record(error)
+        session.close(0.0, ends=True)
+
+
 def _at_end_of_worker() -> None:
     session = _active
     if session is not None:

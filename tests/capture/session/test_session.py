@@ -198,6 +198,40 @@ def test_the_end_of_the_job_needs_no_goodbye(shm: Path, tmp_path: Path) -> None:
         assert read_table(next(logs.glob("run/*#0")), "spans")["name"].to_pylist() == ["x"], name
 
 
+def test_an_exception_that_a_framework_has_caught_ends_a_process_that_is_killed(
+    shm: Path, tmp_path: Path
+) -> None:
+    program = (
+        START
+        + """
+    import signal
+    from haiprof.capture.session import end_with
+    with haiprof.range("x"):
+        pass
+    try:
+        raise ValueError("planted")
+    except ValueError as error:
+        end_with(error)
+        end_with(error)
+    os.kill(os.getpid(), signal.SIGKILL)
+    """
+    )
+    python(program, str(tmp_path)).communicate(timeout=60)
+    wait_recorded(shm)
+    (folder,) = tmp_path.glob("run/*#0")
+    assert read_table(folder, "spans")["name"].to_pylist() == ["x"]
+    raised = [e for e in read_table(folder, "events").to_pylist() if e["kind"] == "exception"]
+    assert [each["text"] for each in raised] == ["ValueError: planted"]
+    ended = process_file(folder)["ended"]
+    assert (ended["kind"], ended["reason"]) == ("failed", "exception")
+    assert ended["text"].startswith("ValueError: planted (<string>:")
+
+
+def test_without_a_recording_such_an_exception_is_nobodys(shm: Path) -> None:
+    run_python("from haiprof.capture.session import end_with; end_with(ValueError())")
+    assert not list(shm.iterdir())
+
+
 def test_a_job_of_slurm_ends_with_its_files_closed(
     shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
