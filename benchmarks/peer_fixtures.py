@@ -9,7 +9,17 @@ from pathlib import Path
 import peers
 import pytest
 
-__all__ = ["deepspeed", "frameworks", "hta", "megatron", "memray", "plugin", "ray", "torchtitan"]
+__all__ = [
+    "deepspeed",
+    "frameworks",
+    "hta",
+    "megatron",
+    "megatron_lm",
+    "memray",
+    "plugin",
+    "ray",
+    "torchtitan",
+]
 
 
 @pytest.fixture(scope="session")
@@ -28,6 +38,12 @@ def hta() -> Path:
 def megatron() -> Path:
     """The folder in which Megatron Core is installed, for this Python."""
     return _make_or_skip(peers.make_packages, peers.MEGATRON)
+
+
+@pytest.fixture(scope="session")
+def megatron_lm() -> Path:
+    """The folder in which Megatron Core is installed with the training loop of Megatron-LM."""
+    return _make_or_skip(peers.make_packages, peers.MEGATRON_LM)
 
 
 @pytest.fixture(scope="session")

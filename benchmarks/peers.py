@@ -42,13 +42,15 @@ class Unavailable(Exception):
 class Peer:
     """A tool: what to install, and the driver that runs it, if one does.
 
-    ``whole``: what its packages need is installed, too, where they lie in a folder.
+    ``whole``: what its packages need is installed, too, where they lie in a folder. ``python``: the
+    one that its packages are made for, where what is used of them runs on this one, too.
     """
 
     name: str
     packages: tuple[str, ...]
     driver: Path | None = None
     whole: bool = False
+    python: str | None = None
 
 
 PLUGIN = Peer(
@@ -63,6 +65,7 @@ HTA = Peer(
 )
 MEMRAY = Peer("memray", ("memray==1.20.0",))
 MEGATRON = Peer("megatron-core", ("megatron-core==0.16.1", "packaging==26.3"))
+MEGATRON_LM = Peer("megatron-lm", ("megatron-core==0.19.2", "packaging==26.3"), python="3.12")
 DEEPSPEED = Peer(
     "deepspeed",
     (
@@ -152,7 +155,8 @@ def make_packages(peer: Peer) -> Path:
     if not (stamp.exists() and stamp.read_text() == wanted):
         shutil.rmtree(folder, ignore_errors=True)
         alone = () if peer.whole else ("--no-deps", "--no-build-isolation")
-        options = (*_PIP, *alone, "--target", folder)
+        made_for = ("--python-version", peer.python, "--only-binary", ":all:")
+        options = (*_PIP, *alone, *(made_for if peer.python else ()), "--target", folder)
         _install(peer, sys.executable, "-m", "pip", *options, *peer.packages)
         stamp.write_text(wanted)
     return folder
