@@ -11,6 +11,7 @@ from pathlib import Path
 
 import polars as pl
 from fixtures import ROOT
+from recording import run_python
 
 from haiprof.analyzer import Analyzer
 from haiprof.runs import Process
@@ -98,6 +99,26 @@ def test_the_program_of_the_docs(ray: Path, tmp_path: Path) -> None:
     places = sorted((one.rank, one.local_rank, one.world_size) for one in workers(run))
     assert places == [(0, 0, 2), (1, 1, 2)]
     assert {one.ending and one.ending.kind for one in workers(run)} == {"stopped"}
+
+
+def test_a_wrong_option_is_an_error_of_the_program_not_of_the_workers(ray: Path) -> None:
+    program = """
+        import os
+        from pathlib import Path
+        os.environ["HAIPROF_LOG_DIR"] = "logs"
+        from haiprof.integrations.ray import HaiprofCallback
+        assert HaiprofCallback(stack_hz=0)._options == {
+            "log_dir": Path("logs").absolute(), "stack_hz": 0
+        }
+        try:
+            HaiprofCallback(stacks_hz=0)
+        except TypeError as error:
+            print(error)
+    """
+    environment = os.environ | {"PYTHONPATH": str(ray)}
+    assert (
+        run_python(program, env=environment) == "got an unexpected keyword argument 'stacks_hz'\n"
+    )
 
 
 def test_a_worker_that_fails_is_named_and_its_successor_recorded(ray: Path, tmp_path: Path) -> None:
