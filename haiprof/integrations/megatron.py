@@ -75,10 +75,10 @@ class _Iterations:
         marks.step_done(iteration)
         if (samples := get_current_global_batch_size()) != self._samples:
             self._samples = samples
-            _tell(about, samples)
+            _describe(about, samples)
 
 
-def _tell(about: Any, samples: int) -> None:
+def _describe(about: Any, samples: int) -> None:
     """Record what one rank computes in a step, of which all compute the same share."""
     ranks = about.world_size
     flops = None
