@@ -44,7 +44,7 @@ test-peers: $(VENV)/installed  ## torch-tb-profiler, HTA, Megatron, DeepSpeed, t
 
 test-pythons: $(VENV)/installed  ## jobs of other Pythons, free-threaded too; builds for each that is here
 	$(BIN)/pytest -m pythons tests/control/test_pythons.py tests/beside/test_free_threaded.py \
-	  tests/stacks/test_pythons.py tests/wheels/test_make.py
+	  tests/stacks/test_pythons.py tests/wheels
 
 # Two of the programs' styles need packages that nothing else does.
 TRACES := $(or $(HAIPROF_TEST_DATA),../shared/data)
@@ -55,8 +55,9 @@ diagnose-bench: $(VENV)/installed  ## planted faults, an hour on two cores; the 
 		--seeds 0,1,2,3 --keep build/faults --page docs/diagnosis.md; fi
 
 PYTHONS ?= $(PYTHON)
-wheels:          ## sdist and manylinux_2_28 wheel for this Python, or for PYTHONS: build/wheels
-	$(PYTHON) wheels/make.py build/wheels $(PYTHONS)
+MACHINE ?= $(shell uname -m)
+wheels:          ## sdist and manylinux_2_28 wheels, for PYTHONS and MACHINE (x86_64, aarch64): build/wheels
+	$(PYTHON) wheels/make.py --machine $(MACHINE) build/wheels $(PYTHONS)
 
 gpu-wheel:       ## haiprof for the machine of tests/gpu/run.sh, and what that lacks: build/gpu-wheel
 	$(PYTHON) tests/gpu/wheel.py build/gpu-wheel

