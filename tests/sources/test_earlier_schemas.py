@@ -1,6 +1,6 @@
 """Runs that recorders of earlier schemas wrote: they open, and answer as those of this one.
 
-``earlier_schemas`` has one of each but a few, from the first on, of the last commit that wrote it:
+``earlier_schemas`` has one of each, from the first on, of the last commit that wrote it:
 ``record_schema.py`` recorded it. Who raises ``schema.MINOR`` runs that before, and commits the run
 of the schema that was. Every question here is asked of a run of this schema, too, recorded now.
 """
@@ -28,10 +28,7 @@ HERE = Path(__file__).parent
 RUNS = HERE / "earlier_schemas"
 #: All but the dataloader's are of the model, whose work each step does.
 PHASES = {"dataloader", "forward", "backward", "optimizer"}
-#: Minor versions of which no run was recorded while they stood.
-GAPS = range(3, 7)
-MINORS = [minor for minor in range(schema.MINOR) if minor not in GAPS]
-NAMES = [f"schema-{schema.MAJOR}.{minor}" for minor in MINORS]
+NAMES = [f"schema-{schema.MAJOR}.{minor}" for minor in range(schema.MINOR)]
 NOW = "now"
 
 
