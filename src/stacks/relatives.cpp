@@ -64,7 +64,10 @@ Kind kind_in(int folder) noexcept {
   const std::string_view command(text, static_cast<std::size_t>(got));
   const auto has = [&](std::string_view part) { return command.find(part) != command.npos; };
   if (has("\0--multiprocessing-fork\0"sv)) return Kind::spawned;
-  return has("\0from multiprocessing.forkserver import main;"sv) ? Kind::server : Kind::fork;
+  const bool serves = has("\0from multiprocessing.forkserver import main;"sv) ||
+                      // Since a fix of 3.14.
+                      has("\0import sys; from multiprocessing.forkserver import main;"sv);
+  return serves ? Kind::server : Kind::fork;
 }
 
 void add_children_in(int folder, pid_t pid, std::vector<pid_t>& children) {

@@ -1,4 +1,5 @@
 // Processes by their folder in /proc: one that has ended is nobody, whoever has its number then.
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -69,10 +70,39 @@ void children_of_other_threads_are_found_where_all_are_asked_for() {
   }).join();
 }
 
+// What a program with this argument counts as.
+Kind kind_of(const char* argument) {
+  int ready[2];
+  CHECK_EQUAL(pipe2(ready, O_CLOEXEC), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    // The shell waits to be killed, and ignores what follows its program.
+    execl("/bin/sh", "sh", "-c", "kill -STOP $$", argument, "", nullptr);
+    _exit(1);
+  }
+  close(ready[1]);
+  char none;
+  CHECK_EQUAL(read(ready[0], &none, 1), 0);  // the program has begun
+  close(ready[0]);
+  const Kind kind = kind_in(folder_of(child).get());
+  end(child);
+  return kind;
+}
+
+void workers_of_multiprocessing_are_known_by_their_commands() {
+  CHECK(kind_of("--multiprocessing-fork") == Kind::spawned);
+  CHECK(kind_of("from multiprocessing.forkserver import main; main(3, 4)") == Kind::server);
+  // As 3.14.10 has it.
+  CHECK(kind_of("import sys; from multiprocessing.forkserver import main; main(3, 4)") ==
+        Kind::server);
+  CHECK(kind_of("print('from multiprocessing.forkserver import main;')") == Kind::fork);
+}
+
 }  // namespace
 
 int main() {
   a_folder_knows_parent_and_children_until_its_process_ends();
   children_of_other_threads_are_found_where_all_are_asked_for();
+  workers_of_multiprocessing_are_known_by_their_commands();
   return test::result();
 }
