@@ -120,17 +120,18 @@ def _command(process: Path) -> bytes:
 
 def recorders(shm: Path) -> list[int]:
     """Return the pids of the recorders whose rings lie below ``shm``."""
-    found = []
+    parents = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             try:
                 command = _command(entry)
-                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+                state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
             except OSError:
                 continue
             if b"haiprof.recorder" in command and os.fsencode(shm) in command and state != "Z":
-                found.append(int(entry.name))
-    return found
+                parents[int(entry.name)] = int(parent)
+    # What a recorder starts looks like the recorder until it runs its own program.
+    return [pid for pid, parent in parents.items() if parent not in parents]
 
 
 def the_recorder(shm: Path) -> int:

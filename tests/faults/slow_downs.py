@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import random
 import shutil
@@ -48,29 +49,39 @@ EXCUSED = ("cpu_neighbour", "too_many_threads", "starved_communication")
 LONG: dict[str, Any] = {**MLP, "steps": 1_000_000}
 
 Finding = dict[str, Any]
-Draw = Callable[[random.Random], tuple[dict[str, Any], int]]
 
 
-def _ms(draw: random.Random) -> float:
-    """Return between an eighth and twice the time of a step, evenly on a logarithmic scale."""
-    return 45 * 2 ** draw.uniform(-3, 1)
+class Dice(random.Random):
+    """Draws faults: how long they take lies between two shares of a step."""
+
+    def __init__(self, seed: str, low: float, high: float) -> None:
+        """Begin with a seed, and the shares."""
+        super().__init__(seed)
+        self._shares = math.log(low), math.log(high)
+
+    def ms(self) -> float:
+        """Return how long a fault takes, ms, evenly on a logarithmic scale."""
+        return 45 * math.exp(self.uniform(*self._shares))
+
+
+Draw = Callable[[Dice], tuple[dict[str, Any], int]]
 
 
 #: By the kind that must be named: what begins, and how many ranks the job has.
 KINDS: dict[str, Draw] = {
-    "slow_loader": lambda draw: (task("item", draw.choice(["pause", *HOST]), _ms(draw)), 1),
-    "slow_storage": lambda draw: (task("item", "read", _ms(draw), kib=16, file="data"), 1),
+    "slow_loader": lambda draw: (task("item", draw.choice(["pause", *HOST]), draw.ms()), 1),
+    "slow_storage": lambda draw: (task("item", "read", draw.ms(), kib=16, file="data"), 1),
     "host_code": lambda draw: (
-        task(draw.choice(["between", "forward"]), draw.choice(HOST), _ms(draw)), 1,
+        task(draw.choice(["between", "forward"]), draw.choice(HOST), draw.ms()), 1,
     ),
-    "tensor_work": lambda draw: (task("between", draw.choice(["mirror", "blend"]), _ms(draw)), 1),
-    "logging": lambda draw: (task("between", draw.choice(["say", "write"]), _ms(draw)), 1),
-    "blocking_checkpoint": lambda draw: (task("between", "save", mb=_ms(draw) / 2), 1),
+    "tensor_work": lambda draw: (task("between", draw.choice(["mirror", "blend"]), draw.ms()), 1),
+    "logging": lambda draw: (task("between", draw.choice(["say", "write"]), draw.ms()), 1),
+    "blocking_checkpoint": lambda draw: (task("between", "save", mb=draw.ms() / 2), 1),
     "garbage_collection": lambda draw: (
-        task("between", "collect", objects=round(_ms(draw) * 2_000)), 1,
+        task("between", "collect", objects=round(draw.ms() * 2_000)), 1,
     ),
     "straggler": lambda draw: (
-        task("forward", draw.choice(["tensors", "blend"]), _ms(draw), ranks=[draw.randrange(2)]), 2,
+        task("forward", draw.choice(["tensors", "blend"]), draw.ms(), ranks=[draw.randrange(2)]), 2,
     ),
     "cpu_neighbour": lambda _: ({}, 1),
 }  # fmt: skip
@@ -185,9 +196,9 @@ def times(folder: Path, world: int) -> list[tuple[int, int]]:
     ]
 
 
-def slow_down(name: str, seed: int, keep: Path, cores: Cores) -> Row:
+def slow_down(name: str, dice: Dice, seed: int, keep: Path, cores: Cores) -> Row:
     """Run a job that becomes slow, and wait for what is said of it."""
-    begins, world = KINDS[name](random.Random(f"{name} {seed}"))
+    begins, world = KINDS[name](dice)
     switch = keep / f"switch-{name}-{seed}"
     switch.unlink(missing_ok=True)
     tasks = [{**begins, "more": {**begins["more"], "after": str(switch)}}] if begins else []
@@ -267,6 +278,9 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--kinds", help="kinds, with commas between (default: all)")
     parser.add_argument("--seeds", default="0", help="seeds, with commas between")
+    parser.add_argument(
+        "--slower", default="0.125,2", help="the least and the most that a fault takes, in steps"
+    )
     parser.add_argument("--healthy", type=float, help="minutes that healthy jobs train for")
     parser.add_argument("--jobs", type=int, default=4, help="healthy jobs, all at once")
     parser.add_argument(
@@ -279,12 +293,14 @@ def main(words: Sequence[str] | None = None) -> int:
     keep = given.keep.resolve()
     keep.mkdir(parents=True, exist_ok=True)
     kinds = given.kinds.split(",") if given.kinds else list(KINDS)
+    low, high = map(float, given.slower.split(","))
     rings = tempfile.mkdtemp(prefix="haiprof-test-", dir="/dev/shm")
     os.environ["HAIPROF_SHM_DIR"] = rings
     cores = Cores(given.cores)
 
     def one(case: tuple[str, int]) -> Row:
-        row = slow_down(*case, keep, cores)
+        name, seed = case
+        row = slow_down(name, Dice(f"{name} {seed}", low, high), seed, keep, cores)
         named = "nothing" if row.said is None else f"{row.said['kind']}: {row.said['text']}"
         late = "" if row.late_s is None else f" after {row.late_s:.0f} s"
         print(f"{row.name}, seed {row.seed}, slower by {row.slower:.0%}: {named}{late}", flush=True)

@@ -206,11 +206,19 @@ def test_a_recorder_that_takes_over_goes_on(shm: Path, tmp_path: Path, mib: int)
     assert len(gaps) <= (0 if mib == 16 else 5)
     steps, phases = of_spans(spans)
     own = parts.filter(pl.col("kind") == "step").sort("start")
-    seen = steps["step"].to_list()
-    assert sorted([*own["step"], *gaps]) == seen == list(range(seen[0], 300))
-    # With no recorder for long enough a small ring overwrites the oldest, and that is reported.
-    reported = frame(folder, "events").filter(pl.col("kind") == "lost").height > 0
-    assert seen[0] == 0 or (mib == 2 and reported)
+    seen, summed = steps["step"].to_list(), sorted([*own["step"], *gaps])
+    lost = sorted(set(range(300)) - set(seen))
+    if lost:
+        # With no recorder for long enough a small ring overwrites the oldest: steps that follow one
+        # another, as is reported. The sums of the two before them were not on disk, either.
+        assert mib == 2
+        assert frame(folder, "events").filter(pl.col("kind") == "lost").height > 0
+        assert lost == list(range(lost[0], lost[-1] + 1))
+        assert lost[-1] < 250
+        assert set(seen) - set(summed) <= {lost[0] - 1, lost[0] - 2}
+        gaps += set(seen) - set(summed)
+        summed = sorted([*own["step"], *gaps])
+    assert summed == seen == sorted(set(seen))
     # Between two recorders a clock reading more may move a time by a little.
     key = ["step", "category", "name"]
     both = summed_up(parts).join(phases, on=key, how="full", suffix="_spans", coalesce=True)
