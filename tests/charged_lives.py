@@ -7,6 +7,7 @@ from typing import Any
 
 import polars as pl
 
+from haiprof.sources.arrays import of_frame
 from haiprof.views.run import goodput
 from haiprof.views.run import ledger as views
 
@@ -43,7 +44,7 @@ def charged(
 ) -> views.Ledger:
     """Charge a life from 0 to ``end`` ms; ``queue``: time in ms and percent."""
     spans = pl.DataFrame(list(rows), SPANS, orient="row")
-    pieces = goodput.pieces(spans, goodput.Life(0, round(end * MS), **life))
+    pieces = goodput.pieces(of_frame(spans), goodput.Life(0, round(end * MS), **life))
     blocked = [(round(low * MS), round(high * MS)) for low, high in waits]
     asked = [
         (round(start * MS), *(None if t is None else round(t * MS) for t in (last, done)), rank)

@@ -35,10 +35,14 @@ def devices(ranks: Ranks) -> list[Device]:
     """Return the GPUs that ranks used, as the recorders of their nodes saw them."""
     processes = ranks.run.processes
     nodes = [node for node in processes if node.role == ROLE_NODE and node.gpus]
+    on: dict[str, list[Process]] = {}
+    for process in processes:
+        if process.role == ROLE_RANK:
+            on.setdefault(process.node, []).append(process)
     found = []
     for node, read in ranks.map(_read, nodes):
         ranks.note(read.problems)
-        users = _users(node, [p for p in processes if p.role == ROLE_RANK])
+        users = _users(node, on.get(node.node, []))
         for gpu in node.gpus:
             if gpu.instance and gpu.instance in users:
                 found.append(

@@ -15,6 +15,7 @@ import polars as pl
 from haiprof import schema
 from haiprof.answers import collectives as collective_answers
 from haiprof.answers import ledger as ledger_answers
+from haiprof.answers.chosen_ranks import MOST, in_detail
 from haiprof.answers.devices import devices
 from haiprof.answers.one_process import read_events, read_phase_spans
 from haiprof.answers.rank_columns import stacked
@@ -94,7 +95,7 @@ def recommendations(
         rank: of this one only.
     """
     ranks.choose(rank)
-    lived = ledger_answers.charged(ranks)
+    lived = ledger_answers.charged(looked_at(ranks, records))
     latest = {p.rank if p.rank is not None else p.folder: p for p, _ in lived}
     mine = [process for process in latest.values() if rank is None or process.rank == rank]
     rows = stacked(as_recommendations.by_process(recorded(ranks, records), mine))
@@ -177,8 +178,21 @@ def _last_step(rank: case_view.Rank) -> int:
 
 
 def case(ranks: Ranks, records: RecordedAnswers) -> case_view.Case:
-    """Return what the rules look at; read once."""
-    return ranks.once("case", lambda: _case(ranks, records))
+    """Return what the rules look at; read once. Of very many ranks some are looked at."""
+
+    def made() -> case_view.Case:
+        some = looked_at(ranks, records)
+        return _case(some, records if some is ranks else RecordedAnswers(some))
+
+    return ranks.once("case", made)
+
+
+def looked_at(ranks: Ranks, records: RecordedAnswers) -> Ranks:
+    """Return the ranks that findings rest on."""
+    if len(ranks.numbers) <= MOST:
+        return ranks
+    late = [rank for rank in records.imbalance()["rank"].to_list() if rank is not None]
+    return in_detail(ranks, records.summaries()[0], late)
 
 
 def _case(ranks: Ranks, records: RecordedAnswers) -> case_view.Case:

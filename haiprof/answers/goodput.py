@@ -15,7 +15,7 @@ from haiprof import schema
 from haiprof.answers import window
 from haiprof.findings import endings
 from haiprof.runs import ROLE_NODE, ROLE_RANK, Process, Run
-from haiprof.sources import tables
+from haiprof.sources import arrays, tables
 from haiprof.views.intervals import Times
 from haiprof.views.run import goodput as views
 
@@ -281,24 +281,23 @@ def _attempt(process: Process, life: views.Life, own: views.Pieces) -> dict[str,
     }
 
 
-def _read(process: Process) -> tables.Read:
+def _read(process: Process) -> arrays.Arrays:
     keep = {"category": views.CATEGORIES}
-    return tables.read(process, schema.SPANS, views.COLUMNS, keep)
+    return arrays.read(process, schema.SPANS, views.COLUMNS, keep)
 
 
 def _look(process: Process) -> _Seen:
-    read = _read(process)
-    steps = read.frame.filter(pl.col("category") == "step").height
+    spans = _read(process)
     attached = tables.read(process, schema.EVENTS, ("kind",), {"kind": ("attach",)})
-    last = [views.last_end(read.frame)]
-    problems = [*read.problems, *attached.problems]
+    last = [views.last_end(spans)]
+    problems = [*spans.problems, *attached.problems]
     if process.state == "live":  # while it hangs, it is sampled all the same
         sampled = tables.read(process, schema.SAMPLES, ("time",))
         last.append(sampled.frame.select(pl.col("time").max()).item())
         problems += sampled.problems
     return _Seen(
-        steps,
-        views.saves(read.frame),
+        views.count(spans),
+        views.saves(spans),
         max((at for at in last if at is not None), default=None),
         attached.frame.height > 0,
         problems,
@@ -307,4 +306,4 @@ def _look(process: Process) -> _Seen:
 
 def _pieces(lived: tuple[Process, views.Life]) -> views.Pieces:
     process, life = lived
-    return views.pieces(_read(process).frame, life)
+    return views.pieces(_read(process), life)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import polars as pl
 
+from haiprof.answers.chosen_ranks import one_of_each_node
 from haiprof.answers.matched import matched
 from haiprof.answers.ranks import Ranks
 from haiprof.views import clock as clock_view
@@ -26,7 +27,7 @@ def clock(ranks: Ranks) -> clock_view.Clock:
     """
     if ranks.whole is not None:
         return clock(ranks.whole)
-    return ranks.once("clock", lambda: _compared(ranks))
+    return ranks.once("clock", lambda: _compared(one_of_each_node(ranks)))
 
 
 def on_one_clock(ranks: Ranks, frame: pl.DataFrame) -> pl.DataFrame:

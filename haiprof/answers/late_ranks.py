@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import polars as pl
 
 from haiprof.answers.rank_columns import WHO, session_of, stacked
 from haiprof.runs import Process
 from haiprof.views.run import evidence, imbalance
-from haiprof.views.run import steps as step_views
-from haiprof.views.run.device_steps import device_steps
 from haiprof.views.run.rank_parts import RankParts
+from haiprof.views.run.step_parts import BACKWARD, SYNC
 from haiprof.views.trace.overview import OTHER
 from haiprof.views.trace.overview import PARTS as TRACE_PARTS
 
-_DATALOADER = "dataloader"
-_BACKWARD, _SYNC = "backward", "gradient_sync"
 #: At most this many late ranks, the worst, are explained.
 _EXPLAINED = 16
+#: … by how they differ from so many others: of so few the usual value is known.
+_COMPARED = 128
 
 
 class AllParts(NamedTuple):
@@ -31,89 +31,6 @@ class AllParts(NamedTuple):
     processes: dict[str, Process]
     parts: RankParts
     lasted: dict[str, pl.DataFrame]
-
-
-def recorded_parts(spans: pl.DataFrame, phases: pl.DataFrame) -> pl.DataFrame:
-    """Return the parts of each step of one process: of the host, or of its GPU if it has phases.
-
-    On a GPU the phases are those of its main stream; the time between them belongs to the
-    DataLoader as far as the host waited for it, else to ``other``. ``backward`` ends where the
-    waiting for other ranks' gradients begins, which is the part ``gradient_sync``.
-
-    Args:
-        spans: host spans with the columns of :data:`haiprof.views.run.steps.COLUMNS`.
-        phases: result of :func:`haiprof.views.run.device_steps.segments`.
-
-    Returns:
-        ``step``, ``part``, ``duration``, ``start`` and ``end`` (ns; of the last span of the part).
-    """
-    found = step_views.steps(spans)
-    # If the count restarted, the later step.
-    numbered = found.lazy().drop_nulls("step")
-    found = numbered.unique("step", keep="last", maintain_order=True).collect()
-    host = (
-        step_views.parts(spans, found)
-        .lazy()
-        .group_by("row", "name")
-        .agg(pl.col("duration").sum())
-        .join(found[["step"]].with_row_index("row").lazy().cast({"row": pl.Int64}), on="row")
-        .select(pl.col("step").cast(pl.Int64), pl.col("name").alias("part"), "duration")
-    )
-    if phases.height:
-        first = phases.filter(pl.col("device") == pl.col("device").min())
-        return _of_device(host.collect(), first, device_steps(first))
-    phase = spans.lazy().filter(pl.col("category") == "phase", pl.col("step").is_not_null())
-    last = _last(phase.with_columns((pl.col("start") + pl.col("duration")).alias("end")))
-    return host.join(last, on=["step", "part"], how="left").collect()
-
-
-def _last(spans: pl.LazyFrame) -> pl.LazyFrame:
-    """Return ``start`` and ``end`` of the last span of each part of each step."""
-    named = spans.select(
-        pl.col("step").cast(pl.Int64), pl.col("name").cast(pl.String).alias("part"), "start", "end"
-    ).sort("start")
-    waits = named.filter(pl.col("part") == _SYNC).group_by("step").agg(waits=pl.col("start").last())
-    # The rest of backward after the waiting is not a backward of its own.
-    own = named.join(waits, on="step", how="left", maintain_order="left").filter(
-        pl.col("waits").is_null()
-        | (pl.col("part") != _BACKWARD)
-        | (pl.col("start") < pl.col("waits"))
-    )
-    to = pl.when(pl.col("part") == _BACKWARD).then(pl.min_horizontal("end", "waits"))
-    return (
-        own.with_columns(to.otherwise("end").alias("end"))
-        .group_by("step", "part")
-        .agg(pl.col("start", "end").last())
-    )
-
-
-def _of_device(host: pl.DataFrame, phases: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    step = pl.col("step").cast(pl.Int64)
-    mine = phases.filter(pl.col("step").is_not_null()).sort("start")
-    named = (
-        mine.group_by(step, pl.col("name").cast(pl.String).alias("part"))
-        .agg((pl.col("end") - pl.col("start")).sum().alias("duration"))
-        .join(_last(mine.lazy()).collect(), on=["step", "part"])
-    )
-    whole = steps.group_by(step).agg((pl.col("end") - pl.col("start")).sum().alias("whole"))
-    between = (
-        whole.join(named.group_by("step").agg(pl.col("duration").sum()), on="step")
-        .join(
-            host.filter(pl.col("part") == _DATALOADER).select("step", host="duration"),
-            on="step",
-            how="left",
-        )
-        .with_columns((pl.col("whole") - pl.col("duration")).clip(lower_bound=0).alias("rest"))
-        .with_columns(pl.min_horizontal("rest", pl.col("host").fill_null(0)).alias("input"))
-    )
-    none = pl.lit(None, pl.Int64())
-    parts = [
-        between.select("step", pl.lit(name).alias("part"), value.alias("duration"),
-                       none.alias("start"), none.alias("end"))
-        for name, value in ((_DATALOADER, pl.col("input")),
-                            (step_views.OTHER, pl.col("rest") - pl.col("input")))
-    ]  # fmt: skip
-    return pl.concat([named, *parts])
 
 
 def at_once(processes: Mapping[str, Process], steps: pl.DataFrame) -> list[dict[str, Process]]:
@@ -206,7 +123,7 @@ def traced_parts(
 def leave_waiting_out(parts: RankParts) -> None:
     """Take from the parts of a recorded run what ranks waited for each other."""
     # Waiting that all ranks recorded is not their own work; if one lacks it, it is in backward.
-    parts.fold(_SYNC, _BACKWARD)
+    parts.fold(SYNC, BACKWARD)
     parts.leave_waiting_out()
 
 
@@ -236,15 +153,15 @@ def traced_at_once(
 def of_run(
     processes: Mapping[str, Process],
     parts: RankParts,
-    sampled: Callable[[Sequence[evidence.Window]], Sequence[evidence.Means]],
+    sampled: Callable[[Sequence[evidence.Window], Sequence[Process]], Sequence[evidence.Means]],
     gpus: Callable[[Process], Sequence[str]],
 ) -> pl.DataFrame:
     """Return which ranks of a recorded run are late, the worst of them with evidence.
 
     Args:
         processes: the process of each label.
-        parts: :func:`recorded_parts` of each, on one clock.
-        sampled: samples in windows of time; only called if a rank is late.
+        parts: :func:`haiprof.views.run.step_parts.part_table` of each, on one clock.
+        sampled: samples of some processes in windows of time; only called if a rank is late.
         gpus: the GPUs of a process as its node names them.
     """
     leave_waiting_out(parts)
@@ -252,16 +169,26 @@ def of_run(
     rows = found.to_dicts()
     lasting = [parts.spanned(row["rank"], row["since"], row["until"]) for row in rows[:_EXPLAINED]]
     if any(steps for *_, steps in lasting):
+        late = [row["rank"] for row in rows[:_EXPLAINED]]
+        compared = {label: processes[label] for label in _compared(late, list(processes))}
         places = {
-            label: evidence.Place(p.node, p.rank, p.pid, gpus(p)) for label, p in processes.items()
+            label: evidence.Place(p.node, p.rank, p.pid, gpus(p)) for label, p in compared.items()
         }
-        read = sampled([(low, high) for low, high, _ in lasting])
+        read = sampled([(low, high) for low, high, _ in lasting], list(compared.values()))
         for row, (low, high, steps), means in zip(rows, lasting, read, strict=False):
             if steps:
                 _explain(row, means, places, high - low, int(row["late"]) * steps)
     lines = pl.Series("evidence", [row.get("evidence") for row in rows], pl.String())
     kinds = pl.Series("kind", [row["kind"] for row in rows], pl.String())
     return in_columns(found.with_columns(kinds, lines), processes)
+
+
+def _compared(late: Sequence[str], labels: Sequence[str]) -> Sequence[str]:
+    """Return the late ranks and those that they are compared with: all, or some evenly spread."""
+    if len(labels) <= _COMPARED:
+        return labels
+    spread = np.linspace(0, len(labels) - 1, _COMPARED).round().astype(int)
+    return [*dict.fromkeys([*late, *(labels[place] for place in spread.tolist())])]
 
 
 def _explain(

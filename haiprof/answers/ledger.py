@@ -17,6 +17,7 @@ from haiprof.common import asked
 from haiprof.findings.recorded.hot import shares_between
 from haiprof.runs import ROLE_RANK, Process
 from haiprof.sources import tables
+from haiprof.sources.arrays import of_frame
 from haiprof.views.intervals import Times
 from haiprof.views.run import collectives as collective_view
 from haiprof.views.run import goodput as goodput_view
@@ -82,7 +83,7 @@ def _charge(
     process, (life, operations, clock, most) = item
     spans = tables.read(process, schema.SPANS, view.COLUMNS, {"category": view.CATEGORIES})
     samples = tables.read(process, schema.SAMPLES, _SAMPLE_COLUMNS, {"metric": [view.CPU_WAIT]})
-    pieces = goodput_view.pieces(spans.frame, life._replace(loses=False))
+    pieces = goodput_view.pieces(of_frame(spans.frame), life._replace(loses=False))
     waits, pending = _collectives(process, spans.frame, life, operations, clock)
     own = view.ledger(pieces, spans.frame, waits, pending, samples.frame, most)
     stacks, frames = (tables.read(process, table) for table in (schema.STACKS, schema.FRAMES))

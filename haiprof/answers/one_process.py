@@ -11,7 +11,7 @@ import polars as pl
 
 from haiprof import schema
 from haiprof.runs import Process
-from haiprof.sources import tables
+from haiprof.sources import arrays, tables
 from haiprof.views.run import device_steps as device_views
 from haiprof.views.run import evidence
 from haiprof.views.run import steps as step_views
@@ -57,6 +57,20 @@ def read_phase_spans(process: Process) -> tables.Read:
     """Return the spans of steps and phases of one process."""
     keep = {"category": step_views.CATEGORIES}
     return tables.read(process, schema.SPANS, step_views.COLUMNS, keep)
+
+
+def phase_arrays(process: Process) -> arrays.Arrays:
+    """Return the spans of steps and phases of one process, as arrays."""
+    keep = {"category": step_views.CATEGORIES}
+    return arrays.read(process, schema.SPANS, step_views.COLUMNS, keep)
+
+
+def device_phase_arrays(process: Process) -> arrays.Arrays:
+    """Return the device phases of one process, as arrays, where they have a device."""
+    columns = ("start", "duration", "category", "name", "device", "step")
+    found = arrays.read(process, schema.DEVICE_SPANS, columns, {"category": ("phase",)})
+    placed = found.numbers["device"] != arrays.NONE if found.rows else None
+    return found if placed is None or placed.all() else found.where(placed)
 
 
 def read_device_spans(process: Process, *categories: str) -> tables.Read:

@@ -32,7 +32,7 @@ from haiprof.answers import steps as step_answers
 from haiprof.answers.efficiency import Efficiency, efficiency
 from haiprof.answers.goodput import Goodput, goodput
 from haiprof.answers.ranks import Ranks
-from haiprof.answers.summaries import summed_up
+from haiprof.answers.summaries import Sums, summed_up
 from haiprof.common import asked
 from haiprof.common.choices import quoted
 from haiprof.common.wait_graph import Stuck
@@ -433,7 +433,7 @@ class RecordedAnswers:
         """
 
         def parts() -> late_ranks.AllParts:
-            found = step_answers.all_parts(self._ranks)
+            found = step_answers.all_parts(self._ranks, self._sums())
             late_ranks.leave_waiting_out(found.parts)
             return found
 
@@ -524,7 +524,7 @@ class RecordedAnswers:
         return self._ranks.once("imbalance", self._imbalance).clone()
 
     def _imbalance(self) -> pl.DataFrame:
-        found = step_answers.all_parts(self._ranks)
+        found = step_answers.all_parts(self._ranks, self._sums())
         return late_ranks.of_run(
             found.processes,
             found.parts,
@@ -535,9 +535,13 @@ class RecordedAnswers:
     def _sampled(
         self,
         windows: Sequence[evidence.Window],
+        processes: Sequence[Process],
         clocks: Mapping[str, Callable[[Times], Times]],
     ) -> list[evidence.Means]:
-        """Return what was sampled of all in windows of the clock of the reference, on average."""
+        """Return what was sampled of processes and their nodes, on average.
+
+        In windows of the clock of the reference.
+        """
 
         def by_clock_of(node: str) -> list[evidence.Window]:
             if node not in clocks:
@@ -546,7 +550,9 @@ class RecordedAnswers:
             ahead = (begins - clocks[node](begins)).tolist()
             return [(low + by, high + by) for (low, high), by in zip(windows, ahead, strict=True)]
 
-        placed = [(process, by_clock_of(process.node)) for process in self._ranks.choose(None)]
+        on = {process.node for process in processes}
+        nodes = [p for p in self._ranks.run.processes if p.role == ROLE_NODE and p.node in on]
+        placed = [(process, by_clock_of(process.node)) for process in [*processes, *nodes]]
         found = []
         for (process, _), read in self._ranks.map(one_process.sampled_means, placed):
             self._ranks.note(read.problems)
@@ -606,9 +612,16 @@ class RecordedAnswers:
         """
         return self._ranks.once("summaries", self._summed_up)
 
+    def _sums(self) -> list[Sums]:
+        def made() -> list[Sums]:
+            every = self._ranks.run.processes
+            processes = [p for p in every if p.rank is None or p.role == ROLE_RANK]
+            return summed_up(processes, self._ranks.map, self._ranks.note)
+
+        return self._ranks.once("sums", made)
+
     def _summed_up(self) -> tuple[list[Summary], list[Summary]]:
-        processes = [p for p in self._ranks.run.processes if p.rank is None or p.role == ROLE_RANK]
-        summaries = summed_up(processes, self._ranks.map, self._ranks.note)
+        summaries = [each.summary for each in self._sums()]
         nodes = [s for s in summaries if s.process.role == ROLE_NODE]
         others = [s for s in summaries if s.process.role != ROLE_NODE]
         add_gpus(others, nodes)
@@ -627,7 +640,8 @@ class RecordedAnswers:
         if known is None:
             folders = self.gpu_instances(processes)
             around = [p for p in self._ranks.run.processes if p.folder.name in folders]
-            summaries = summed_up([*processes, *around], self._ranks.map, self._ranks.note)
+            found = summed_up([*processes, *around], self._ranks.map, self._ranks.note)
+            summaries = [each.summary for each in found]
             own = [s for s in summaries if s.process.folder in chosen]
             add_gpus(own, [s for s in summaries if s.process.folder not in chosen])
             return own

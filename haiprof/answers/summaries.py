@@ -7,17 +7,24 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from haiprof import schema
 from haiprof.answers.gpu import read_gpu
-from haiprof.answers.one_process import read_events, read_phase_spans
-from haiprof.runs import ROLE_NODE, Process
-from haiprof.sources import tables
+from haiprof.answers.one_process import (
+    device_phase_arrays,
+    phase_arrays,
+    read_events,
+    read_phase_spans,
+)
+from haiprof.runs import ROLE_NODE, ROLE_RANK, Process
+from haiprof.sources import arrays, tables
 from haiprof.views.run import gpu_use as use_views
 from haiprof.views.run import overhead as overhead_view
 from haiprof.views.run import recorded as recorded_views
+from haiprof.views.run import step_parts
 from haiprof.views.run.overview import Summary, fold_ranges, summarise
+from haiprof.views.run.rank_parts import most_steps
 
 #: Does work for each of many, in their order.
 Map = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[tuple[Any, Any]]]
@@ -28,10 +35,17 @@ _TREND_POINTS = 40_000
 _TREND_POINTS_RANK = (400, 2_000)
 
 
+class Sums(NamedTuple):
+    """A process summed up, and what the parts of its steps took; None if it is no recorded rank."""
+
+    summary: Summary
+    parts: step_parts.PartTable | None
+
+
 def summed_up(
     processes: Sequence[Process], each: Map, note: Callable[[Iterable[str]], None]
-) -> list[Summary]:
-    """Return the summaries of these processes.
+) -> list[Sums]:
+    """Return these processes summed up.
 
     Args:
         processes: whose.
@@ -40,29 +54,54 @@ def summed_up(
     """
     low, high = _TREND_POINTS_RANK
     points = max(low, min(high, _TREND_POINTS // max(len(processes), 1)))
-    work = functools.partial(summarise_one, points=points)
-    summaries = [summary for _, summary in each(work, processes)]
-    for summary in summaries:
-        note(summary.problems)
-    fold_ranges(summaries)
-    return summaries
+    ranks = len({process.rank for process in processes if process.role == ROLE_RANK})
+    work = functools.partial(_sums, points=points, most=most_steps(ranks))
+    found = [sums for _, sums in each(work, processes)]
+    for sums in found:
+        note(sums.summary.problems)
+    fold_ranges([sums.summary for sums in found])
+    return found
 
 
-def summarise_one(process: Process, points: int) -> Summary:
-    """Return one process summed up, with so many points of its step series."""
-    spans = read_phase_spans(process)
-    samples = tables.read(process, schema.SAMPLES, _SUMMARY_SAMPLES)
-    summary = summarise(process, spans.frame, samples.frame, points)
-    summary.cut = spans.cut + samples.cut
-    summary.problems = [*spans.problems, *samples.problems]
+def _sums(process: Process, points: int, most: int) -> Sums:
+    spans = phase_arrays(process)
+    found = step_parts.steps(spans)
+    parts = step_parts.parts(spans, found)
+    summary = _summarised(process, found, parts, points)
+    summary.cut += spans.cut
+    summary.problems += spans.problems
+    if process.role != ROLE_RANK or process.trace is not None:
+        return Sums(summary, None)
+    on_device = device_phase_arrays(process)
+    summary.problems += on_device.problems
+    return Sums(summary, step_parts.part_table(spans, on_device, most, (found, parts)))
+
+
+def _summarised(
+    process: Process, found: step_parts.Steps, parts: step_parts.Parts, points: int
+) -> Summary:
+    samples = arrays.read(process, schema.SAMPLES, _SUMMARY_SAMPLES)
+    summary = summarise(process, samples, found, parts, points)
+    summary.cut = samples.cut
+    summary.problems = list(samples.problems)
     if process.role != ROLE_NODE:
         kinds = (recorded_views.EVENT_KIND, recorded_views.GRAPHS_KIND, overhead_view.EVENT_KIND)
         events = read_events(process, *kinds)
-        gpu = read_gpu(process, spans, events)
-        if gpu.intervals.height or gpu.phases.height or gpu.replays.height:
-            summary.gpu = use_views.use(gpu.kernels, gpu.spans, gpu.phases, gpu.typical)
-            summary.gpu.ended_by_graphs = int(gpu.graphs)
-        summary.overhead = next(iter(overhead_view.newest(events.frame).to_dicts()), None)
-        summary.cut += gpu.cut
-        summary.problems += gpu.problems
+        summary.cut += events.cut
+        summary.problems += events.problems
+        if events.frame.height:
+            summary.overhead = next(iter(overhead_view.newest(events.frame).to_dicts()), None)
+        if events.frame.height or tables.segments(process.folder, schema.DEVICE_SPANS.name, []):
+            _add_use(summary, events)
     return summary
+
+
+def _add_use(summary: Summary, events: tables.Read) -> None:
+    """Add how the GPUs were used."""
+    spans = read_phase_spans(summary.process)
+    gpu = read_gpu(summary.process, spans, events)
+    if gpu.intervals.height or gpu.phases.height or gpu.replays.height:
+        summary.gpu = use_views.use(gpu.kernels, gpu.spans, gpu.phases, gpu.typical)
+        summary.gpu.ended_by_graphs = int(gpu.graphs)
+    summary.cut += gpu.cut - events.cut
+    summary.problems += gpu.problems

@@ -28,6 +28,7 @@ from haiprof.common.arrow_damage import (
     checked_schema,
     reason_of,
     rows_missing,
+    same_memory,
 )
 from haiprof.common.owned_files import open_regular
 from haiprof.errors import HaiprofError
@@ -46,6 +47,8 @@ _PLAIN_TEXT = frozenset({"attributes", "text"})
 _MANY_ROWS = 2_000_000
 #: Files of fewer bytes together are read by the thread that asks: to start others takes longer.
 _SMALL_BYTES = 1 << 20
+#: Of a column with more texts, rows are compared.
+_FEW_TEXTS = 1 << 10
 #: No file has more rows, whatever its batches say, and numpy cannot allocate some larger numbers.
 _MOST_ROWS = 1 << 40
 #: An IPC file is this many bytes of magic, then a stream, then the footer.
@@ -53,7 +56,7 @@ _FILE_MAGIC_BYTES = 8
 #: Columns of int64 ns.
 _TIMES = frozenset({"start", "duration", "time"})
 #: Non-null columns whose rows are kept even if they are null: nothing is computed from these.
-_MAY_LACK = frozenset({"name", "value"})
+MAY_LACK = frozenset({"name", "value"})
 #: Rows are written at most so long, ns, after those that began later, as kernels are that a GPU
 #: ends late.
 _LATE_NS = 300_000_000_000
@@ -255,7 +258,7 @@ def _read_table(
 
     def load(segment: Segment) -> Read:
         threads = alone and not small
-        loaded = _read_segment(segment, table, [*wanted, *filtered], threads=threads)
+        loaded = _read_segment(segment, table, [*wanted, *filtered], threads=threads, keep=keep)
         loaded.frame = _with_values(loaded.frame, keep)[[c.name for c in wanted]]
         return loaded
 
@@ -290,7 +293,7 @@ def _newest(segment: Segment) -> int | None:
     """Return until when the last rows of a closed segment go, ns UTC; None: not known."""
     if segment.closed is None:
         return None
-    with contextlib.suppress(OSError, pa.ArrowInvalid), _Opened(segment, _TIMES) as opened:
+    with contextlib.suppress(OSError, pa.ArrowInvalid), Opened(segment, _TIMES) as opened:
         if opened.live or not opened.reader.num_record_batches:
             return None
         with as_invalid():
@@ -311,7 +314,7 @@ def _possible(read: Read, folder: Path, table: schema.Table) -> Read:
         low, high = read.frame[name].min(), read.frame[name].max()
         if low is not None and (low <= -LATEST_NS or high >= LATEST_NS):  # type: ignore[operator]
             read.frame = read.frame.filter(pl.col(name).is_between(-LATEST_NS, LATEST_NS, "none"))
-    whole = {c.name for c in table.columns if not c.nullable} - _MAY_LACK
+    whole = {c.name for c in table.columns if not c.nullable} - MAY_LACK
     needed = [name for name in read.frame.columns if name in whole]
     if any(read.frame[name].null_count() for name in needed):
         read.frame = read.frame.drop_nulls(needed)
@@ -334,7 +337,7 @@ def _read_whole(
         with contextlib.ExitStack() as stack:
             files = []
             for segment in found:
-                opened = stack.enter_context(_Opened(segment))
+                opened = stack.enter_context(Opened(segment))
                 if opened.live:
                     return None
                 check_schema(opened.schema, table, columns, opened.file)
@@ -414,7 +417,7 @@ def filled(folder: Path, table: schema.Table, columns: Collection[str]) -> set[s
             wanted = [name for name in columns if name not in found]
             if not wanted:
                 break
-            with contextlib.suppress(OSError, pa.ArrowInvalid), _Opened(segment) as opened:
+            with contextlib.suppress(OSError, pa.ArrowInvalid), Opened(segment) as opened:
                 there = [name for name in wanted if name in opened.schema.names]
                 if not there:
                     continue
@@ -451,7 +454,7 @@ def check(folder: Path) -> list[str]:
     for table in schema.TABLES.values():
         for segment in segments(folder, table.name, problems):
             try:
-                with _Opened(segment) as opened:
+                with Opened(segment) as opened:
                     check_schema(opened.schema, table, table.columns, opened.file)
                     if opened.live and opened.file == segment.closed:
                         problems.append(
@@ -536,7 +539,7 @@ class _Cut(pa.ArrowInvalid):  # type: ignore[misc]
     """A stream ends before its first batch: nothing was in it, so nothing is missing."""
 
 
-class _Opened:
+class Opened:
     """One segment opened to be read by batches; the closed file if whole, else the stream.
 
     Methods raise pa.ArrowInvalid where it is damaged.
@@ -553,7 +556,7 @@ class _Opened:
         #: Whether it ends within a batch.
         self.cut = False
 
-    def __enter__(self) -> _Opened:
+    def __enter__(self) -> Opened:
         closed, live = self._segment.closed, self._segment.live
         if closed is None and live is not None and not live.exists():
             closed = live.with_suffix(schema.CLOSED_SUFFIX)
@@ -566,7 +569,7 @@ class _Opened:
         assert live is not None
         return self._open(live, self._open_stream)
 
-    def _open(self, file: Path, how: Callable[[], None]) -> _Opened:
+    def _open(self, file: Path, how: Callable[[], None]) -> Opened:
         self.file = file
         self.handle = arrow_file(file)
         try:
@@ -659,17 +662,24 @@ class _Opened:
 
 
 def _read_segment(
-    segment: Segment, table: schema.Table, columns: Sequence[schema.Column], *, threads: bool
+    segment: Segment,
+    table: schema.Table,
+    columns: Sequence[schema.Column],
+    *,
+    threads: bool,
+    keep: Mapping[str, Collection[str]] | None,
 ) -> Read:
     names = [c.name for c in columns]
     file = segment.closed or segment.live
     assert file is not None
     try:
-        with _Opened(segment, names, threads=threads) as opened:
+        with Opened(segment, names, threads=threads) as opened:
             check_schema(opened.schema, table, columns, opened.file)
             found = [name for name in names if name in opened.schema.names]
             picked = pa.schema([opened.schema.field(name) for name in found])
             batches = [batch.select(found) for batch in opened.batches()]
+            if not opened.damage and not _may_have(batches, keep):
+                return Read(empty(columns), int(opened.live and opened.cut))
             with as_invalid():
                 frame = _to_frame(pa.Table.from_batches(batches, picked), columns)
             damage = pa.ArrowInvalid(opened.damage) if opened.damage else None
@@ -688,6 +698,30 @@ def _read_segment(
         if not os.path.lexists(file):  # the recorder has thinned it since it was listed
             return Read(empty(columns))
         return Read(empty(columns), problems=[_damaged(file, error)])
+
+
+def _may_have(
+    batches: Sequence[pa.RecordBatch], keep: Mapping[str, Collection[str]] | None
+) -> bool:
+    """Say whether any row may have these values, by the texts that the batches come with.
+
+    Most processes have no event of most kinds, and a frame without rows takes as long as another.
+    """
+    for name, values in (keep or {}).items():
+        known: pa.Array | None = None
+        for batch in batches:
+            column = batch.column(name) if name in batch.schema.names else None
+            if column is None or not pa.types.is_dictionary(column.type):
+                return True
+            texts = column.dictionary
+            if len(texts) > _FEW_TEXTS or (
+                not same_memory(texts, known) and not set(values).isdisjoint(texts.to_pylist())
+            ):
+                return True
+            known = texts
+        if batches:
+            return False
+    return True
 
 
 def _damaged(file: Path, error: Exception, rows: int = 0) -> str:

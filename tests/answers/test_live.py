@@ -106,13 +106,13 @@ def test_a_look_reads_as_much_of_a_long_run_as_of_a_short_one(
             old = [{**row, "time": T0 + second * 10**9} for row in rows]
             write_closed(file.parent, schema.TABLES[name], old, hour)
     opened: Counter[str] = Counter()
-    original = tables._Opened._open
+    original = tables.Opened._open
 
-    def counted(self: tables._Opened, file: Path, how: Callable[[], None]) -> tables._Opened:
+    def counted(self: tables.Opened, file: Path, how: Callable[[], None]) -> tables.Opened:
         opened[f"{file.parent.name}/{file.name}"] += 1
         return original(self, file, how)
 
-    monkeypatch.setattr(tables._Opened, "_open", counted)
+    monkeypatch.setattr(tables.Opened, "_open", counted)
     look(run, "n0", [(T0, T0 + 60 * 10**9)])
     asked = {name for name in opened if "spans" in name or "samples" in name}
     assert len(asked) == 10, "of five tables the newest file, and one before it"

@@ -20,13 +20,13 @@ HOUR = 3_600_000_000_000
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the segments that are opened, in their order."""
     names: list[str] = []
-    original = tables._Opened._open
+    original = tables.Opened._open
 
-    def counted(self: tables._Opened, file: Path, how: Callable[[], None]) -> tables._Opened:
+    def counted(self: tables.Opened, file: Path, how: Callable[[], None]) -> tables.Opened:
         names.append(file.name)
         return original(self, file, how)
 
-    monkeypatch.setattr(tables._Opened, "_open", counted)
+    monkeypatch.setattr(tables.Opened, "_open", counted)
     return names
 
 

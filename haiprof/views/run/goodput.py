@@ -41,8 +41,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from haiprof.sources.arrays import Arrays
 from haiprof.views.intervals import Times, covered, merge
-from haiprof.views.run import steps as step_views
+from haiprof.views.run import step_parts
 
 #: The parts; on a run's line, each takes precedence over the later ones.
 PARTS: Final = (
@@ -61,20 +62,11 @@ PARTS: Final = (
 _CODE: Final = {name: code for code, name in enumerate(PARTS)}
 
 #: Columns and categories of spans that these views need.
-COLUMNS: Final = ("start", "duration", "category", "name", "thread")
+COLUMNS: Final = ("start", "duration", "category", "name", "thread", "step")
 CATEGORIES: Final = ("step", "phase", "checkpoint", "compile")
 _PHASES: Final = {"data": ("dataloader",), "evaluation": ("eval", "eval_dataloader")}
 _SAVE: Final = "checkpoint.save"
 _CHECKPOINTS: Final = {"load": ("checkpoint.load",), "save": (_SAVE, "checkpoint.async_save")}
-#: Spans by the part that they are, and those of the compiler.
-_SETS: Final = {
-    **{
-        part: pl.col("name").cast(pl.String).is_in(list(names)) & (pl.col("duration") > 0)
-        for part, names in (*_PHASES.items(), *_CHECKPOINTS.items())
-    },
-    "compile": pl.col("category") == "compile",
-}
-
 #: A step hangs that takes this many medians, and this much more than one.
 _HANG_TIMES: Final = 10
 _HANG_NS: Final = 1_000_000_000
@@ -112,29 +104,35 @@ class Pieces(NamedTuple):
     end: int
 
 
-def saves(spans: pl.DataFrame) -> Times:
+def count(spans: Arrays) -> int:
+    """Return how many steps there are."""
+    return int(np.count_nonzero(spans.texts["category"].among("step")))
+
+
+def saves(spans: Arrays) -> Times:
     """Return the beginnings of the checkpoints that were saved, ascending, ns UTC."""
-    found = spans.filter(pl.col("category") == "checkpoint", pl.col("name") == _SAVE)
-    begun: Times = found["start"].sort().to_numpy()
+    mine = spans.texts["category"].among("checkpoint") & spans.texts["name"].among(_SAVE)
+    begun: Times = np.sort(spans.numbers["start"][mine])
     return begun
 
 
-def last_end(spans: pl.DataFrame) -> int | None:
+def last_end(spans: Arrays) -> int | None:
     """Return when the last span ended, ns UTC; None without spans."""
-    end: int | None = spans.select((pl.col("start") + pl.col("duration")).max()).item()
-    return end
+    if not spans.rows:
+        return None
+    return int((spans.numbers["start"] + spans.numbers["duration"]).max())
 
 
-def pieces(spans: pl.DataFrame, life: Life) -> Pieces:
+def pieces(spans: Arrays, life: Life) -> Pieces:
     """Return the time line of one process.
 
     Args:
         spans: the columns of :data:`COLUMNS`, of the :data:`CATEGORIES`.
         life: when it lived.
     """
-    start, end = step_views.times(spans)
-    on_loop = step_views.of_loop(spans) if len(start) else spans
-    found = step_views.ran(on_loop, _SETS)
+    steps = step_parts.steps(spans)
+    start, end = steps.start, steps.end
+    found = _ran(spans)
     first = int(start[0]) if len(start) else life.end
     last = int(end.max()) if len(end) else life.end
     before = "other" if life.ran_before else "startup"
@@ -151,6 +149,23 @@ def pieces(spans: pl.DataFrame, life: Life) -> Pieces:
     painted += _hangs(start, end, list(found.values()), life, last)
     painted += [(part, *found[part]) for part in ("load", "evaluation", "data", "save")]
     return _paint(painted, life.begin, life.end)
+
+
+def _ran(spans: Arrays) -> dict[str, tuple[Times, Times]]:
+    """Return when each part ran, and the compiler, on the threads that run steps."""
+    of_steps = spans.texts["category"].among("step")
+    threads = np.unique(spans.numbers["thread"][of_steps])
+    on_loop = np.ones(spans.rows, np.bool_)
+    if len(threads):
+        on_loop = np.isin(spans.numbers["thread"], threads)
+    name, lasted = spans.texts["name"], spans.numbers["duration"]
+    start, end = spans.numbers["start"], spans.numbers["start"] + lasted
+    sets = {
+        part: on_loop & name.among(*names) & (lasted > 0)
+        for part, names in (*_PHASES.items(), *_CHECKPOINTS.items())
+    }
+    sets["compile"] = on_loop & spans.texts["category"].among("compile")
+    return {part: merge(start[some], end[some]) for part, some in sets.items()}
 
 
 def _hangs(

@@ -16,11 +16,12 @@ import numpy.typing as npt
 import polars as pl
 
 from haiprof.runs import ROLE_NODE, Process
+from haiprof.sources.arrays import Arrays
 from haiprof.views.intervals import Times
-from haiprof.views.run import gpus
-from haiprof.views.run import steps as step_views
+from haiprof.views.run import gpus, step_parts
 from haiprof.views.run.gpu_use import Use, added
 from haiprof.views.run.series import Stat, decimate, left_out, stats, stats_by_instance
+from haiprof.views.run.step_parts import Parts, Steps
 
 #: Order in which the phases of a step are shown; user ranges follow, ``other`` is last.
 PHASE_ORDER = (
@@ -142,41 +143,40 @@ class Summary:
         return self.phase_ns.get(phase, 0) / self.step_ns if self.step_ns else None
 
 
-def summarise(process: Process, spans: pl.DataFrame, samples: pl.DataFrame, points: int) -> Summary:
-    """Summarise one process; its step series keeps at most ``points`` points."""
-    of_parts = _of_metrics(samples, PARTS)
+def summarise(
+    process: Process, samples: Arrays, found: Steps, parts: Parts, points: int
+) -> Summary:
+    """Summarise one process.
+
+    Args:
+        process: which.
+        samples: ``time``, ``metric``, ``instance``, ``value`` and ``flags``.
+        found: its steps.
+        parts: of these.
+        points: how many points of its step series are kept.
+    """
     summary = Summary(
         process,
         stats=stats(samples),
-        part_stats=stats_by_instance(of_parts),
+        part_stats=stats_by_instance(samples, *PARTS),
         implausible=left_out(samples),
     )
     if process.role == ROLE_NODE:
-        summary.gpu_stats = stats_by_instance(_of_metrics(samples, ("gpu.",)))
-        others = stats_by_instance(samples.filter(pl.col("metric") == NEIGHBOURS))
-        summary.neighbours = {name: each[NEIGHBOURS] for name, each in others.items()}
-    found = step_views.steps(spans)
-    if not found.height:
+        summary.gpu_stats = stats_by_instance(samples, "gpu.")
+        others = stats_by_instance(samples, NEIGHBOURS)
+        summary.neighbours = {
+            name: each[NEIGHBOURS] for name, each in others.items() if NEIGHBOURS in each
+        }
+    if not len(found.start):
         return summary
-    duration = found["duration"].to_numpy()
-    sums = step_views.parts(spans, found).group_by("name").agg(pl.col("duration").sum())
-    keep = decimate(found["start"].to_numpy(), duration.astype(np.float64), points)
-    summary.steps = found.height
-    summary.step_ns = int(duration.sum())
-    summary.median_ns = float(np.median(duration))
-    summary.p95_ns = float(np.percentile(duration, 95))
-    summary.phase_ns = {str(name): int(ns) for name, ns in sums.iter_rows()}
-    summary.trend_step = found["step"].cast(pl.Int64).fill_null(-1).to_numpy()[keep]
-    summary.trend_start = found["start"].to_numpy()[keep]
-    summary.trend_ns = duration[keep]
+    keep = decimate(found.start, found.duration.astype(np.float64), points)
+    summary.steps = len(found.start)
+    summary.step_ns = int(found.duration.sum())
+    summary.median_ns = float(np.median(found.duration))
+    summary.p95_ns = float(np.percentile(found.duration, 95))
+    summary.phase_ns = step_parts.sums(parts)
+    summary.trend_step, summary.trend_start, summary.trend_ns = (each[keep] for each in found)
     return summary
-
-
-def _of_metrics(samples: pl.DataFrame, prefixes: tuple[str, ...]) -> pl.DataFrame:
-    """Return the samples of metrics that begin so; each name is looked at once."""
-    names = samples["metric"].unique().cast(pl.String).drop_nulls().to_list()
-    found = [name for name in names if name.startswith(prefixes)]
-    return samples.filter(pl.col("metric").is_in(found)) if found else samples.clear()
 
 
 def add_gpus(ranks: list[Summary], nodes: list[Summary]) -> None:
@@ -198,7 +198,7 @@ def fold_ranges(summaries: list[Summary]) -> None:
     A program can generate thousands of names, which no table or figure can show.
     """
     total = _totals(summaries)
-    ranges = [name for name in total if name not in PHASE_ORDER and name != step_views.OTHER]
+    ranges = [name for name in total if name not in PHASE_ORDER and name != step_parts.OTHER]
     if len(ranges) <= MOST_RANGES:
         return
     ranges.sort(key=lambda name: (-total[name], name))
@@ -224,9 +224,9 @@ def phase_names(summaries: list[Summary]) -> list[str]:
     rest = [
         n
         for n in sorted(total, key=lambda n: (-total[n], n))
-        if n not in known and n != step_views.OTHER
+        if n not in known and n != step_parts.OTHER
     ]
-    return [*known, *rest, *([step_views.OTHER] if step_views.OTHER in total else [])]
+    return [*known, *rest, *([step_parts.OTHER] if step_parts.OTHER in total else [])]
 
 
 def rank_table(summaries: list[Summary]) -> pl.DataFrame:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import polars as pl
 
 from haiprof.views.intervals import Times
+from haiprof.views.run.step_parts import NEVER, PartTable
 
 PARTS: Final = {
     "rank": pl.String(),
@@ -26,8 +27,6 @@ PARTS: Final = {
 #: Beyond this product of steps and ranks, only some steps of each rank are stored.
 _MOST_STEPS: Final = 600_000
 _LEAST_STEPS: Final = 128
-#: The start and the end of a part that is no span.
-_NEVER: Final = np.iinfo(np.int64).min
 #: Ranks leave a part together if their ends differ by less than this share of their starts' spread.
 _TOGETHER: Final = 0.5
 
@@ -37,18 +36,6 @@ Cube = npt.NDArray[np.float32]
 def most_steps(ranks: int) -> int:
     """Return how many steps are stored per rank, for this many ranks."""
     return max(_LEAST_STEPS, _MOST_STEPS // max(ranks, 1))
-
-
-def thinned(parts: pl.DataFrame, most: int) -> pl.DataFrame:
-    """Return at most this many rows of steps, evenly spread.
-
-    Every second step, fourth, and so on, so that ranks with more and with fewer steps keep the same
-    ones; never the even ones, at which jobs do their occasional work.
-    """
-    stride = 1
-    while parts["step"].n_unique() > most * stride:
-        stride *= 2
-    return parts if stride == 1 else parts.filter(pl.col("step") % stride == stride - 1)
 
 
 @dataclass(slots=True)
@@ -91,7 +78,7 @@ class RankParts:
             steps.astype(np.int64),
             names,
             np.zeros((len(steps), len(names)), np.int64),
-            *(np.full((len(steps), len(names)), _NEVER) for _ in range(2)),
+            *(np.full((len(steps), len(names)), NEVER) for _ in range(2)),
         )
         rank_steps.duration[row, column] = rows["duration"].to_numpy()
         is_span = (rows["start"].is_not_null() & rows["end"].is_not_null()).to_numpy()
@@ -99,6 +86,19 @@ class RankParts:
             times = rows[name].filter(is_span).to_numpy()
             values[row[is_span], column[is_span]] = times if clock is None else clock(times)
         self._ranks[rank] = rank_steps
+
+    def add_table(
+        self, rank: str, table: PartTable, clock: Callable[[Times], Times] | None = None
+    ) -> None:
+        """Add a rank, of which each step and part is known; as :meth:`add`."""
+        if not len(table.steps):
+            return
+        times = [table.start.copy(), table.end.copy()]
+        if clock is not None:
+            for each in times:
+                is_span = each != NEVER
+                each[is_span] = clock(each[is_span])
+        self._ranks[rank] = _Rank(table.steps, list(table.names), table.duration.copy(), *times)
 
     @property
     def ranks(self) -> list[str]:
@@ -125,7 +125,7 @@ class RankParts:
                 each.duration[:, other] += each.duration[:, one]
                 for times, of_both in ((each.start, np.minimum), (each.end, np.maximum)):
                     a, b = times[:, one], times[:, other]
-                    alone = (a == _NEVER) | (b == _NEVER)
+                    alone = (a == NEVER) | (b == NEVER)
                     times[:, other] = np.where(alone, np.maximum(a, b), of_both(a, b))
             del each.names[one]
             for column in ("duration", "start", "end"):
@@ -148,13 +148,13 @@ class RankParts:
         gained = 0.0
         for name in self.names if len(self._ranks) > 1 else []:
             first, last, earliest, latest = self._met(name, steps)
-            known = first != _NEVER
+            known = first != NEVER
             if not known.any():
                 continue
             came = float(np.median((last - first)[known]))
             left = float(np.median((latest - earliest)[known]))
             if left < _TOGETHER * came and came - left > gained:
-                found, gained = (name, np.where(known, last, _NEVER)), came - left
+                found, gained = (name, np.where(known, last, NEVER)), came - left
         if found is None:
             return
         name, last = found
@@ -163,7 +163,7 @@ class RankParts:
             rows = np.searchsorted(each.steps, steps)
             duration = each.duration[rows, column]
             wait = np.clip(last - each.start[rows, column], 0, np.maximum(duration, 0))
-            each.duration[rows, column] = duration - np.where(last != _NEVER, wait, 0)
+            each.duration[rows, column] = duration - np.where(last != NEVER, wait, 0)
 
     def _met(self, name: str, steps: Times) -> tuple[Times, Times, Times, Times]:
         """Return when the first and the last rank began a part, and when they ended it.
@@ -173,7 +173,7 @@ class RankParts:
         known = np.ones(len(steps), np.bool_)
         highest = np.iinfo(np.int64).max
         first, earliest = (np.full(len(steps), highest) for _ in range(2))
-        last, latest = (np.full(len(steps), _NEVER) for _ in range(2))
+        last, latest = (np.full(len(steps), NEVER) for _ in range(2))
         for each in self._ranks.values():
             if name not in each.names:
                 known[:] = False
@@ -181,11 +181,11 @@ class RankParts:
             column = each.names.index(name)
             rows = np.searchsorted(each.steps, steps)
             start, end = each.start[rows, column], each.end[rows, column]
-            known &= start != _NEVER
+            known &= start != NEVER
             first, last = np.minimum(first, start), np.maximum(last, start)
             earliest, latest = np.minimum(earliest, end), np.maximum(latest, end)
         for values in (first, last, earliest, latest):
-            values[~known] = _NEVER
+            values[~known] = NEVER
         return first, last, earliest, latest
 
     def durations(self, width: int) -> Cube:
@@ -207,7 +207,7 @@ class RankParts:
     def spanned(self, rank: str, since: int | None, until: int | None) -> tuple[int, int, int]:
         """Return the start and end of a rank's spans in some of its steps, and their number."""
         each = self._ranks[rank]
-        known = each.start != _NEVER
+        known = each.start != NEVER
         if since is not None:
             known &= (each.steps >= since)[:, None]
         if until is not None:

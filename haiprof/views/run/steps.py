@@ -7,14 +7,18 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import polars as pl
 
-from haiprof.views.intervals import Index, Times, covered_per_group, merge, self_times
+from haiprof.sources.arrays import NONE
+from haiprof.views.intervals import Times, covered_per_group, merge
+from haiprof.views.run import step_parts
+from haiprof.views.run.step_parts import Steps, self_times_by_thread, step_of
 
 #: Categories of spans that these views need.
 CATEGORIES = ("step", "phase", "user")
 #: Columns of spans that these views need.
 COLUMNS = ("start", "duration", "category", "name", "thread", "step")
+
 #: Name of the part of a step that no phase covers.
-OTHER = "other"
+OTHER = step_parts.OTHER
 
 STEPS_SCHEMA = {"step": pl.UInt32(), "start": pl.Int64(), "duration": pl.Int64()}
 PHASES_SCHEMA = {
@@ -111,13 +115,16 @@ def _phases_by_row(spans: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     start = spans["start"].to_numpy()
     end = start + np.maximum(spans["duration"].to_numpy(), 0)
     is_phase = (spans["category"] == "phase").to_numpy()
-    which = _step_of(spans, steps)
+    number = spans["step"].cast(pl.Int64).fill_null(NONE).to_numpy()
+    numbers = steps["step"].cast(pl.Int64).fill_null(NONE).to_numpy()
+    found = Steps(numbers, steps["start"].to_numpy(), steps["duration"].to_numpy())
+    which = step_of(number, start, end, found)
     inside = which >= 0
     low = steps["start"].to_numpy()
     high = low + steps["duration"].to_numpy()
     # A recording that stops in the middle of a phase ends the step, too, but not the phase.
     begin, end = (np.where(inside, np.clip(at, low[which], high[which]), at) for at in (start, end))
-    own = _self_times_by_thread(begin, end, spans["thread"].to_numpy(), is_phase)
+    own = self_times_by_thread(begin, end, spans["thread"].to_numpy(), is_phase)
 
     named = (
         spans[["name", "category"]]
@@ -181,36 +188,3 @@ def bands(
         .sort("bin", maintain_order=True)
         .select("start", "first", "last", "name", "duration")
     )
-
-
-def _self_times_by_thread(start: Times, end: Times, thread: Index, is_phase: np.ndarray) -> Times:
-    own = np.zeros(len(start), np.int64)
-    lane = thread.astype(np.int64) * 2 + is_phase
-    for key in np.unique(lane):
-        rows = np.flatnonzero(lane == key)
-        own[rows] = self_times(start[rows], end[rows])
-    return own
-
-
-def _step_of(spans: pl.DataFrame, steps: pl.DataFrame) -> Index:
-    """For each span the row of its step, or -1: by its number; without one, by when it started."""
-    number = spans["step"].cast(pl.Int64).fill_null(-1).to_numpy()
-    start = spans["start"].to_numpy()
-    step_number = steps["step"].cast(pl.Int64).fill_null(-2).to_numpy()
-    step_start = steps["start"].to_numpy()
-    step_end = step_start + steps["duration"].to_numpy()
-
-    by_time = np.searchsorted(step_start, start, side="right") - 1
-    in_time = (by_time >= 0) & (start < step_end[by_time])
-    by_number = np.argsort(step_number, kind="stable")
-    ordered = step_number[by_number]
-    if len(ordered) > 1 and np.any(ordered[1:] == ordered[:-1]):
-        # The job restarted its count: only the time distinguishes two steps of one number.
-        agrees = (number == -1) | (number == step_number[by_time])
-        return np.where(in_time & agrees, by_time, -1)
-    place = np.minimum(np.searchsorted(ordered, number), len(ordered) - 1)
-    found = np.where(ordered[place] == number, by_number[place], -1)
-    # What ended before its step began was only thought to be a part of it: a trial run.
-    end = start + np.maximum(spans["duration"].to_numpy(), 0)
-    found = np.where((found >= 0) & (end <= step_start[found]), -1, found)
-    return np.where(number == -1, np.where(in_time, by_time, -1), found)

@@ -26,6 +26,7 @@ from runs import (
 )
 
 from haiprof import Analyzer, schema
+from haiprof.sources.arrays import of_frame
 from haiprof.views.run import goodput as views
 
 
@@ -281,18 +282,18 @@ def test_parts_always_sum_to_the_wall_clock_time(ranks: list[list[Any]]) -> None
         lives = []
         for begin, length, rows, (loses, died), kept in sorted(its, key=lambda one: one[0]):
             spans = pl.DataFrame(
-                [(s, d, category.get(name, "checkpoint"), name, 1) for name, s, d in rows],
+                [(s, d, category.get(name, "checkpoint"), name, 1, None) for name, s, d in rows],
                 schema=dict(
                     zip(
                         views.COLUMNS,
-                        (pl.Int64, pl.Int64, pl.String, pl.String, pl.UInt32),
+                        (pl.Int64, pl.Int64, pl.String, pl.String, pl.UInt32, pl.UInt32),
                         strict=True,
                     )
                 ),
                 orient="row",
             )
             one = views.Life(begin, begin + length, loses, kept, died=died)
-            own = views.pieces(spans, one)
+            own = views.pieces(of_frame(spans), one)
             assert sum(views.totals(own).values()) == length
             lives.append((one, own))
         by_rank.append(lives)

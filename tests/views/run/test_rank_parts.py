@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haiprof.views.intervals import Times
-from haiprof.views.run.rank_parts import PARTS, RankParts, most_steps, thinned
+from haiprof.views.run.rank_parts import PARTS, RankParts, most_steps
 
 SCHEMA = {name: kind for name, kind in PARTS.items() if name != "rank"}
 Row = tuple[int, str, int, int | None, int | None]
@@ -95,22 +95,6 @@ def test_steps_that_are_put_together_have_their_mean(count: int, first: int, wid
     expected = [np.mean([n * n for n in range(at, min(at + width, count))])
                 for at in range(0, count, width)]  # fmt: skip
     assert parts.durations(width)[0, :, 0].tolist() == pytest.approx(expected)
-
-
-@given(st.integers(1, 5000), st.integers(1, 5000), st.integers(1, 300))
-def test_of_ranks_with_more_and_fewer_steps_the_same_are_left(a: int, b: int, most: int) -> None:
-    left = [
-        thinned(pl.DataFrame({"step": np.repeat(np.arange(count), 2)}), most)["step"].unique()
-        for count in (a, b)
-    ]
-    for steps, count in zip(left, (a, b), strict=True):
-        assert min(count, most // 2) <= len(steps) <= most
-    fewer, more = sorted(left, key=len)
-    if a == b:
-        assert fewer.equals(more)
-    longer = left[0] if a >= b else left[1]
-    common = longer.filter(longer < min(a, b))
-    assert set(common) <= set(left[1] if a >= b else left[0])
 
 
 def test_what_is_held_of_a_rank_depends_on_how_many_there_are() -> None:
