@@ -273,6 +273,26 @@ class Analyzer:
         opened = Opened(run, self._temporary)
         return Analyzer._of(opened, self._ranks.executor, (self, first, last))
 
+    def in_detail(self) -> Analyzer:
+        """Return the ranks that findings look at as a run of their own.
+
+        Those are all of up to 256 ranks. Of more they are those that failed first, those that are
+        late, the slowest, the fastest, and some of the others, evenly spread over their numbers.
+
+        Example:
+            >>> run.in_detail().ranks
+            [0, 1]
+        """
+        if self.traced:
+            return self
+        some = finding_answers.looked_at(self._ranks, self._recorded)
+        if some is self._ranks:
+            return self
+        opened = Opened(some.run, self._temporary)
+        return self._ranks.once(
+            "in detail, analysed", lambda: Analyzer._of(opened, self._ranks.executor)
+        )
+
     def problems(self) -> list[str]:
         """Return one line for each folder or file that cannot be read and is left out.
 

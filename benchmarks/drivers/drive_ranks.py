@@ -31,6 +31,7 @@ QUESTIONS: dict[str, Callable[[Analyzer], Any]] = {
     "kernel_totals": lambda run: run.kernel_totals(),
     "distributed": lambda run: run.distributed(),
     "stragglers": lambda run: run.stragglers(),
+    "headline_and_overview": lambda run: f"{run.headline()}\n{run.show_overview()}",
 }
 WORKERS = 2
 

@@ -587,7 +587,11 @@ class RecordedAnswers:
         """
         if peak_flops is not None:
             asked.number("peak_flops", peak_flops, positive=True)
-        return efficiency(self._ranks.run, self._ranks.map, self._ranks.note, peak_flops)
+        ranks = self._ranks
+        return ranks.once(
+            f"efficiency {peak_flops}",
+            lambda: efficiency(ranks.run, ranks.map, ranks.note, peak_flops),
+        )
 
     def goodput(self) -> Goodput:
         """Return what the job's whole life was spent on, over all its attempts, and its ETTR.
@@ -598,8 +602,11 @@ class RecordedAnswers:
             >>> run.goodput().summary.columns[:4]
             ['begin', 'end', 'wall_ns', 'productive_ns']
         """
-        aligned = host_clocks.of_ends(self._ranks)
-        return goodput(self._ranks.run, self._ranks.map, self._ranks.note, aligned)
+        ranks = self._ranks
+        return ranks.once(
+            "goodput",
+            lambda: goodput(ranks.run, ranks.map, ranks.note, host_clocks.of_ends(ranks)),
+        )
 
     def summaries(self) -> tuple[list[Summary], list[Summary]]:
         """Return the summed-up rank processes and nodes; read once, then kept.

@@ -18,6 +18,9 @@ _LEAST: Final = 0.02
 
 def grids(analyzer: Analyzer) -> list[Grid]:
     """Return the tables; none of a job that asked for no collectives, or of one rank."""
+    ranks = len(analyzer.ranks)
+    analyzer = analyzer.in_detail()
+    some = f" Of {ranks} ranks, {n} were looked at." if (n := len(analyzer.ranks)) < ranks else ""
     operations = analyzer.collectives()
     if not operations["waited"].count():
         return []
@@ -67,7 +70,7 @@ def grids(analyzer: Analyzer) -> list[Grid]:
             late,
             frozenset((3, 4, 5, 6, 7)),
             "Operations of torch.distributed for which the rank asked last: how much later than "
-            "the one before it, and how long all others together had waited for it by then.",
+            "the one before it, and how long all others together had waited for it by then." + some,
         ),
         Grid(
             "Collectives by group",
@@ -79,6 +82,6 @@ def grids(analyzer: Analyzer) -> list[Grid]:
             frozenset((3, 4, 5, 6, 7, 8, 9)),
             "For: data, tensor, pipeline or expert parallelism, or other. Exposed: every rank was "
             "blocked. Transfer: from when the last rank had asked to when "
-            "all were done. Bytes, transfer and bandwidth are medians.",
+            "all were done. Bytes, transfer and bandwidth are medians." + some,
         ),
     ]

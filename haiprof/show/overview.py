@@ -60,6 +60,7 @@ def show(analyzer: Analyzer) -> Shown:
         "Overview",
         [
             *sentences,
+            *_looked_at(analyzer),
             *thinned_findings.lines(analyzer.run.processes),
             *recorded,
             *imbalance.lines(analyzer.imbalance()),
@@ -80,6 +81,17 @@ def show(analyzer: Analyzer) -> Shown:
         ],
         figure(ranks, analyzer.run.created_ns),
     )
+
+
+def _looked_at(analyzer: Analyzer) -> list[str]:
+    """Say which ranks findings rest on, where those are not all."""
+    every, some = len(analyzer.ranks), len(analyzer.in_detail().ranks)
+    if some == every:
+        return []
+    return [
+        f"Findings and collectives are of {some} of the {every:,} ranks: those that failed first, "
+        "those that are late, the slowest, the fastest, and others evenly spread"
+    ]
 
 
 def rank_grids(ranks: list[Summary]) -> list[Grid]:
