@@ -17,6 +17,7 @@ import polars as pl
 from haiprof.answers import findings as finding_answers
 from haiprof.answers import host_clocks, one_process, run_changes, window
 from haiprof.answers import ledger as ledger_answers
+from haiprof.answers.chosen_ranks import keeping_tables
 from haiprof.answers.deep import TraceAnswers
 from haiprof.answers.headline import headline
 from haiprof.answers.over_ranks import Item
@@ -30,7 +31,6 @@ from haiprof.findings.deep.as_findings import as_findings
 from haiprof.runs import ROLE_RANK, Run
 from haiprof.sources.found import is_url
 from haiprof.sources.open import Opened, open_path, open_traces
-from haiprof.sources.table_cache import caching_tables
 from haiprof.views.intervals import Times
 from haiprof.views.trace import compare as compare_view
 from haiprof.views.trace import differences as differences_view
@@ -276,7 +276,7 @@ class Analyzer:
     def in_detail(self) -> Analyzer:
         """Return the ranks that findings look at as a run of their own.
 
-        Those are all of up to 256 ranks. Of more they are those that failed first, those that are
+        Those are all of up to 128 ranks. Of more they are those that failed first, those that are
         late, the slowest, the fastest, and some of the others, evenly spread over their numbers.
 
         Example:
@@ -559,7 +559,7 @@ class Analyzer:
         """
 
         def made() -> list[str]:
-            with caching_tables():  # several answers that it rests on read the same
+            with keeping_tables(self._ranks):  # several answers that it rests on read the same
                 return headline(self)
 
         return list(self._ranks.once("headline", made))
@@ -685,7 +685,7 @@ class Analyzer:
         """
         from haiprof.show import overview
 
-        with caching_tables():
+        with keeping_tables(self._ranks):
             return overview.show(self)
 
     def show_one_rank(self, rank: int) -> Shown:
@@ -698,7 +698,7 @@ class Analyzer:
         from haiprof.show import one_rank
 
         processes = [p for p in self._ranks.choose(rank) if p.role == ROLE_RANK]
-        with caching_tables():
+        with keeping_tables(self._ranks):
             return one_rank.show(self, processes)
 
     def report(self, path: str | Path, *, before: Analyzer | None = None) -> Path:
@@ -720,7 +720,7 @@ class Analyzer:
         from haiprof.show import report
 
         earlier = None if before is None else _another(before, "before", "earlier")
-        with caching_tables():
+        with keeping_tables(self._ranks):
             return report.write(self, asked.path("path", path), earlier)
 
     def each(

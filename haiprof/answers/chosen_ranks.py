@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
 import numpy as np
@@ -16,12 +17,13 @@ import numpy as np
 from haiprof.answers.ranks import Ranks
 from haiprof.findings import endings
 from haiprof.runs import ROLE_NODE, Process
+from haiprof.sources.table_cache import caching_tables
 from haiprof.views.run.overview import Summary
 
 #: So many ranks are looked at in detail; a run of fewer is looked at as a whole.
-MOST: Final = 256
+MOST: Final = 128
 #: … of which so many are the slowest, and so many the fastest, by the median of their steps.
-_EXTREME: Final = 32
+_EXTREME: Final = 16
 
 
 def in_detail(ranks: Ranks, summaries: Sequence[Summary], late: Sequence[int]) -> Ranks:
@@ -60,6 +62,11 @@ def in_detail(ranks: Ranks, summaries: Sequence[Summary], late: Sequence[int]) -
         return only(ranks, [p for p in ranks.run.processes if p.rank is None or p.rank in taken])
 
     return ranks.once("in detail", make)
+
+
+def keeping_tables(ranks: Ranks) -> AbstractContextManager[None]:
+    """Return a block in which several answers read each table once; of few ranks, which fit."""
+    return caching_tables() if len(ranks.numbers) <= MOST else nullcontext()
 
 
 def one_of_each_node(ranks: Ranks) -> Ranks:

@@ -15,7 +15,7 @@ import polars as pl
 from haiprof import schema
 from haiprof.answers import collectives as collective_answers
 from haiprof.answers import ledger as ledger_answers
-from haiprof.answers.chosen_ranks import MOST, in_detail
+from haiprof.answers.chosen_ranks import MOST, in_detail, keeping_tables
 from haiprof.answers.devices import devices
 from haiprof.answers.one_process import read_events, read_phase_spans
 from haiprof.answers.rank_columns import stacked
@@ -41,7 +41,6 @@ from haiprof.findings.recorded.doing import doing
 from haiprof.runs import ROLE_RANK, Process
 from haiprof.sources import tables
 from haiprof.sources.hangs import read_hangs
-from haiprof.sources.table_cache import caching_tables
 from haiprof.views.run import collectives as collective_view
 from haiprof.views.run import stacks as stack_views
 from haiprof.views.run.late_places import of_job
@@ -64,7 +63,7 @@ def recorded(ranks: Ranks, records: RecordedAnswers) -> list[Finding]:
 
     def found() -> list[Finding]:
         # Several of the answers that they rest on read the same tables.
-        with caching_tables():
+        with keeping_tables(ranks):
             return _recorded(ranks, records)
 
     return list(ranks.once("findings", found))

@@ -6,11 +6,12 @@ If the work for one rank fails, the run loses only that rank; it is named.
 from __future__ import annotations
 
 import os
+import pickle
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor, wait
 from contextvars import copy_context
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from haiprof.common.cores import occupied
 from haiprof.errors import HaiprofError
@@ -25,6 +26,8 @@ _MOST_THREADS: Final = 8
 #: Processes submitted to an executor before the first result is taken: more would only occupy
 #: memory, fewer would leave a large cluster idle.
 _AHEAD: Final = 1024
+#: … and at most so many of very many are submitted together.
+_MOST_TOGETHER: Final = 16
 
 
 def over_ranks(
@@ -55,7 +58,56 @@ def over_ranks(
                 lambda one: pool.submit(copy_context().run, work, one), processes, note
             )
     else:
-        yield from _taken(lambda one: executor.submit(work, one), processes, note)
+        many = min(_MOST_TOGETHER, len(processes) // _AHEAD)
+        if many < 2:
+            yield from _taken(lambda one: executor.submit(work, one), processes, note)
+        else:
+            yield from _in_groups(work, processes, many, executor, note)
+
+
+class _Failed(NamedTuple):
+    """What the work of one process of a group raised."""
+
+    error: Exception
+
+
+def _in_groups(
+    work: Callable[[Item], _Result],
+    processes: Sequence[Item],
+    many: int,
+    executor: Executor,
+    note: Callable[[str], None],
+) -> Iterator[tuple[Item, _Result]]:
+    """Submit the work of several processes at a time: to submit costs as much as some work."""
+    groups: list[Any] = [list(processes[at : at + many]) for at in range(0, len(processes), many)]
+    failed: list[Exception] = []
+    for some, results in _taken(lambda group: executor.submit(_each, work, group), groups, note):
+        for process, result in zip(some, results, strict=True):
+            if isinstance(result, _Failed):
+                failed.append(result.error)
+                note(f"{_named(process)} is left out: {_why(result.error)}")
+            else:
+                yield process, result
+    if failed and len(failed) == len(processes):
+        raise failed[0]
+
+
+def _each(work: Callable[[Item], _Result], group: Sequence[Item]) -> list[_Result | _Failed]:
+    results: list[_Result | _Failed] = []
+    for process in group:
+        try:
+            results.append(work(process))
+        except Exception as error:
+            results.append(_Failed(_picklable(error)))
+    return results
+
+
+def _picklable(error: Exception) -> Exception:
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # as of a class with arguments of its own
+        return HaiprofError(f"{type(error).__name__}: {error}")
+    return error
 
 
 def _taken(
@@ -100,7 +152,9 @@ def _broken(error: BrokenExecutor) -> HaiprofError:
     )
 
 
-def _named(item: Process | tuple[Process, Any]) -> str:
+def _named(item: Process | tuple[Process, Any] | list[Any]) -> str:
+    if isinstance(item, list):
+        return f"{_named(item[0])}, with {len(item) - 1} others,"
     process = item[0] if isinstance(item, tuple) else item
     return f"{process.folder}: {process.label or process.node}"
 

@@ -171,6 +171,35 @@ def test_only_so_many_ranks_wait_at_a_time(tmp_path: Path) -> None:
     assert pool.most <= 1024
 
 
+class Unsent(Exception):
+    """An error that cannot be sent to another process."""
+
+    def __init__(self, one: int, other: int) -> None:
+        super().__init__(f"rank {one} of {other}")
+
+
+def every_thousandth_fails(item: tuple[Process, int]) -> int:
+    if item[1] % 1000 == 7:
+        raise Unsent(item[1], 5000)
+    return item[1]
+
+
+def test_of_very_many_ranks_several_are_submitted_together(tmp_path: Path) -> None:
+    (process,) = processes_of(tmp_path, 1)
+    pool = Lazy()
+    submitted: list[int] = []
+    submit = pool.submit
+    pool.submit = lambda *given, **named: submitted.append(1) or submit(*given, **named)  # type: ignore[method-assign,func-returns-value]
+    items = [(process, number) for number in range(5000)]
+    notes: list[str] = []
+    results = list(over_ranks(every_thousandth_fails, items, pool, notes.append))
+    assert [result for _, result in results] == [n for n in range(5000) if n % 1000 != 7]
+    assert all(item[1] == result for item, result in results)
+    assert len(submitted) == 1250
+    assert len(notes) == 5
+    assert notes[0].endswith("rank 0 is left out: Unsent: rank 7 of 5000")
+
+
 def test_views_go_on_without_a_rank_that_breaks_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
