@@ -8,11 +8,12 @@ question takes as long for ten thousand ranks as for a few hundred.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
 import numpy as np
+import polars as pl
 
 from haiprof.answers.ranks import Ranks
 from haiprof.findings import endings
@@ -26,7 +27,11 @@ MOST: Final = 128
 _EXTREME: Final = 16
 
 
-def in_detail(ranks: Ranks, summaries: Sequence[Summary], late: Sequence[int]) -> Ranks:
+def in_detail(
+    ranks: Ranks,
+    summaries: Callable[[], tuple[Sequence[Summary], object]],
+    imbalance: Callable[[], pl.DataFrame],
+) -> Ranks:
     """Return the ranks that are looked at in detail: all, or at most :data:`MOST`.
 
     Those are the ranks that failed first, those that are late, the slowest and the fastest, and of
@@ -34,8 +39,8 @@ def in_detail(ranks: Ranks, summaries: Sequence[Summary], late: Sequence[int]) -
 
     Args:
         ranks: of the run.
-        summaries: of its ranks.
-        late: ranks that others wait for, the latest first.
+        summaries: return those of its ranks, and of its nodes; only called for very many ranks.
+        imbalance: returns its late ranks, the latest first; likewise.
     """
     numbers = ranks.numbers
     if len(numbers) <= MOST:
@@ -47,7 +52,8 @@ def in_detail(ranks: Ranks, summaries: Sequence[Summary], late: Sequence[int]) -
             (p for p in ranks.run.processes if p.rank is not None and endings.failed(p)),
             key=lambda p: p.ending.failed_ns if p.ending is not None else 0,
         )
-        medians = {s.process.rank: s.median_ns for s in summaries if s.median_ns is not None}
+        late = [rank for rank in imbalance()["rank"].to_list() if rank is not None]
+        medians = {s.process.rank: s.median_ns for s in summaries()[0] if s.median_ns is not None}
         by_pace = sorted((n for n in medians if n is not None), key=lambda n: (-medians[n], n))
         wanted = [
             *[p.rank for p in ended[:_EXTREME]],

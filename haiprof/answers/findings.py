@@ -15,7 +15,7 @@ import polars as pl
 from haiprof import schema
 from haiprof.answers import collectives as collective_answers
 from haiprof.answers import ledger as ledger_answers
-from haiprof.answers.chosen_ranks import MOST, in_detail, keeping_tables
+from haiprof.answers.chosen_ranks import in_detail, keeping_tables
 from haiprof.answers.devices import devices
 from haiprof.answers.one_process import read_events, read_phase_spans
 from haiprof.answers.rank_columns import stacked
@@ -188,10 +188,7 @@ def case(ranks: Ranks, records: RecordedAnswers) -> case_view.Case:
 
 def looked_at(ranks: Ranks, records: RecordedAnswers) -> Ranks:
     """Return the ranks that findings rest on."""
-    if len(ranks.numbers) <= MOST:
-        return ranks
-    late = [rank for rank in records.imbalance()["rank"].to_list() if rank is not None]
-    return in_detail(ranks, records.summaries()[0], late)
+    return in_detail(ranks, records.summaries, records.imbalance)
 
 
 def _case(ranks: Ranks, records: RecordedAnswers) -> case_view.Case:

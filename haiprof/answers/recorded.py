@@ -29,6 +29,7 @@ from haiprof.answers import nccl as nccl_answers
 from haiprof.answers import processes as process_rows
 from haiprof.answers import stacks as stack_answers
 from haiprof.answers import steps as step_answers
+from haiprof.answers.chosen_ranks import in_detail
 from haiprof.answers.efficiency import Efficiency, efficiency
 from haiprof.answers.goodput import Goodput, goodput
 from haiprof.answers.ranks import Ranks
@@ -438,7 +439,8 @@ class RecordedAnswers:
             return found
 
         def charged() -> list[tuple[Process, Ledger]]:
-            found = ledger_answers.charged(self._ranks)
+            some = in_detail(self._ranks, self.summaries, self.imbalance)
+            found = ledger_answers.charged(some)
             latest = {p.rank: (p, one.ledger) for p, one in found if p.role == ROLE_RANK}
             return list(latest.values())
 

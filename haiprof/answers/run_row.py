@@ -33,6 +33,7 @@ import polars as pl
 
 from haiprof.answers import findings as finding_answers
 from haiprof.answers import ledger as ledger_answers
+from haiprof.answers.chosen_ranks import keeping_tables
 from haiprof.answers.goodput import Goodput
 from haiprof.answers.listed import LIVE, lasted_s, state_of
 from haiprof.answers.ranks import Ranks
@@ -42,7 +43,6 @@ from haiprof.errors import HaiprofError
 from haiprof.findings.endings import newest_of_each_rank
 from haiprof.runs import ROLE_NODE, Run
 from haiprof.sources.own import read_processes, read_run
-from haiprof.sources.table_cache import caching_tables
 from haiprof.views.run.gpu_use import Use, added
 from haiprof.views.run.ledger import Ledger
 from haiprof.views.run.overview import Summary
@@ -115,8 +115,7 @@ def row_of(folder: Path) -> Row:
     row: Row = dict.fromkeys(SCHEMA)
     row["run"] = _cut(folder.name, _NAME)
     try:
-        with caching_tables():
-            _fill(row, folder)
+        _fill(row, folder)
     except HaiprofError as error:
         row["problem"] = _of_error(folder, str(error))
     except (Exception, pl.exceptions.PanicException) as error:  # a run's tables may be anything
@@ -151,12 +150,13 @@ def _fill(row: Row, folder: Path) -> None:
     row["problem"] = _of_error(folder, run.problems[0]) if run.problems else None
     # A trace does not say what its run was before and after.
     if processes and all(process.trace is None for process in processes):
-        _add_tables(row, run)
+        ranks = Ranks(run, None)
+        with keeping_tables(ranks):
+            _add_tables(row, run, ranks)
 
 
-def _add_tables(row: Row, run: Run) -> None:
+def _add_tables(row: Row, run: Run, ranks: Ranks) -> None:
     """Add what the tables of the run say."""
-    ranks = Ranks(run, None)
     records = RecordedAnswers(ranks)
     life = records.goodput()
     for its in life.summary.iter_rows(named=True):
@@ -170,7 +170,8 @@ def _add_tables(row: Row, run: Run) -> None:
     summaries, _ = records.summaries()
     row |= _of_steps(summaries)
     row |= _of_gpus(summaries)
-    ledgers = [one.ledger for _, one in ledger_answers.charged(ranks)]
+    some = finding_answers.looked_at(ranks, records)
+    ledgers = [one.ledger for _, one in ledger_answers.charged(some)]
     row["step_trend"] = _trend(ledgers)
     use = added(s.gpu for s in summaries if s.gpu is not None)
     row["exposed_communication_share"] = exposed = _exposed(use, ledgers)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
+import polars as pl
 import pytest
 import runs
 
@@ -45,23 +47,28 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def never() -> Any:
+    raise AssertionError("asked for nothing")
+
+
 def test_few_ranks_are_all_looked_at(run: Path) -> None:
     whole = open_run(run)
     few = dataclasses.replace(whole, processes=whole.processes[: chosen_ranks.MOST])
     ranks = Ranks(few, None)
-    assert chosen_ranks.in_detail(ranks, [], []) is ranks
+    assert chosen_ranks.in_detail(ranks, never, never) is ranks
     assert chosen_ranks.one_of_each_node(ranks) is ranks
 
 
 def test_of_many_those_that_matter_are_looked_at_and_some_of_the_others(run: Path) -> None:
     ranks = Ranks(open_run(run), None)
-    summaries, _ = Analyzer(run).summaries()
-    some = chosen_ranks.in_detail(ranks, summaries, [LATE])
+    summaries = Analyzer(run).summaries
+    late = pl.DataFrame({"rank": [LATE, None]})
+    some = chosen_ranks.in_detail(ranks, summaries, lambda: late)
     assert len(some.numbers) == chosen_ranks.MOST
     assert {SLOW, LATE, FAILED} <= set(some.numbers)
     assert {n // 50 for n in some.numbers} == {n // 50 for n in range(MANY)}
     assert sum(p.role == ROLE_NODE for p in some.run.processes) == 3
-    assert chosen_ranks.in_detail(ranks, summaries, [LATE]) is some
+    assert chosen_ranks.in_detail(ranks, never, never) is some
     some.note(["a problem"])
     assert "a problem" in ranks.problems
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import random
 import threading
 from pathlib import Path
 from types import ModuleType
@@ -13,7 +12,7 @@ from faults import slow_downs
 from faults.cases import KINDS
 from faults.drawn import MLP, job, task
 from faults.record import PROGRAMS
-from faults.slow_downs import Cores, Row
+from faults.slow_downs import Cores, Dice, Row
 
 
 @pytest.fixture
@@ -51,11 +50,18 @@ def test_the_table_has_what_was_said_and_when() -> None:
     assert "- healthy, seed 3: gil: another thread" in text
 
 
+def test_faults_are_between_the_shares_of_a_step_that_are_asked_for() -> None:
+    dice = Dice("any", 0.1, 0.5)
+    drawn = [dice.ms() for _ in range(500)]
+    assert 4.5 <= min(drawn) < 5
+    assert 20 < max(drawn) <= 22.5
+
+
 def test_each_seed_draws_something_that_programs_can_do(parts: dict[str, ModuleType]) -> None:
     for name, draw in slow_downs.KINDS.items():
         assert name in KINDS
-        begins, ranks = draw(random.Random(f"{name} 1"))
-        assert begins == draw(random.Random(f"{name} 1"))[0]
+        begins, ranks = draw(Dice(f"{name} 1", 0.125, 2))
+        assert begins == draw(Dice(f"{name} 1", 0.125, 2))[0]
         assert not begins or begins["do"] in parts["tasks"].KINDS
         assert ranks in (1, 2)
 
