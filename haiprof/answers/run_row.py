@@ -150,13 +150,19 @@ def _fill(row: Row, folder: Path) -> None:
     row["problem"] = _of_error(folder, run.problems[0]) if run.problems else None
     # A trace does not say what its run was before and after.
     if processes and all(process.trace is None for process in processes):
-        ranks = Ranks(run, None)
-        with keeping_tables(ranks):
-            _add_tables(row, run, ranks)
+        _add_tables(row, run)
 
 
-def _add_tables(row: Row, run: Run, ranks: Ranks) -> None:
+def _add_tables(row: Row, run: Run) -> None:
     """Add what the tables of the run say."""
+    ranks = Ranks(run, None)
+    with keeping_tables(ranks):
+        _add_answers(row, ranks)
+    if ranks.problems:
+        row["problem"] = _of_error(run.folder, next(iter(ranks.problems)))
+
+
+def _add_answers(row: Row, ranks: Ranks) -> None:
     records = RecordedAnswers(ranks)
     life = records.goodput()
     for its in life.summary.iter_rows(named=True):
@@ -186,8 +192,6 @@ def _add_tables(row: Row, run: Run, ranks: Ranks) -> None:
     found = finding_answers.recorded(ranks, records)
     row["findings"] = [one.kind for one in found[:_FINDINGS]]
     row["finding"] = _cut(found[0].sentence(), _TEXT) if found else None
-    if ranks.problems:
-        row["problem"] = _of_error(run.folder, next(iter(ranks.problems)))
 
 
 def _of_documents(run: Run) -> Row:
