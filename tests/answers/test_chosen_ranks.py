@@ -89,3 +89,12 @@ def test_findings_rest_on_these_ranks(run: Path) -> None:
     assert {SLOW, FAILED} <= set(looked_at)
     (failed,) = findings.recorded(ranks, records)
     assert failed.ranks == (FAILED,)
+
+
+def test_the_overview_says_which_ranks_were_looked_at(run: Path) -> None:
+    analyzer = Analyzer(run)
+    some = analyzer.in_detail()
+    assert some is analyzer.in_detail()
+    assert len(some.ranks) == chosen_ranks.MOST
+    assert some.in_detail() is some
+    assert f"are of {chosen_ranks.MOST} of the {MANY} ranks" in str(analyzer.show_overview())
