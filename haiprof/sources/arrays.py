@@ -81,11 +81,11 @@ def read(
     """Read some columns of one table of a process, of text columns the values to ``keep``.
 
     Args:
-        process: whose.
+        process: the process.
         table: which table.
         columns: names of columns, at least one of numbers; as :func:`haiprof.sources.tables.read`
             has them.
-        keep: of text columns among them, the values whose rows are wanted.
+        keep: of text columns among them, the values of which rows are wanted.
     """
     keep = keep or {}
     whole = process.window is None and process.summed_up_until(table.name) is None

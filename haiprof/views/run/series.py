@@ -139,7 +139,7 @@ def stats_by_instance(samples: Arrays, *prefixes: str) -> dict[str, dict[str, St
 
     Args:
         samples: ``time``, ``metric``, ``instance``, ``value`` and ``flags``.
-        prefixes: of metrics whose names begin so; of all if none is given.
+        prefixes: how the names of the metrics begin; all if none is given.
     """
     metric = samples.texts["metric"]
     wanted = [n for n, word in enumerate(metric.words) if not prefixes or word.startswith(prefixes)]
@@ -233,7 +233,7 @@ def _adds(metric: str) -> bool:
 
 
 def _outermost(samples: Arrays) -> Arrays:
-    """Leave out parts of parts whose whole is there."""
+    """Leave out parts of parts where the whole is there."""
     metric, instance = samples.texts["metric"], samples.texts["instance"]
     nested = [n for n, word in enumerate(instance.words) if "/" in word]
     if not nested:
