@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from haiprof import schema
 from haiprof.common.arrow_columns import dtype_of
+from haiprof.common.arrow_damage import same_memory
 from haiprof.errors import HaiprofError
 from haiprof.runs import Process
 from haiprof.sources import table_cache, tables
@@ -28,6 +29,8 @@ Mask = npt.NDArray[np.bool_]
 #: The value of a number that is null, and the code of a text that is.
 NONE: Final = -1
 _TIMES: Final = ("start", "duration", "time")
+#: Of each column of texts, those of the last batch: most batches of a file share them.
+_Known: TypeAlias = dict[str, tuple[pa.Array, list[str]]]
 #: A smaller file is read with all of its columns: to open it again to pick some takes longer.
 _PICK_BYTES: Final = 1 << 17
 
@@ -131,6 +134,7 @@ def _sound(
     found = tables.segments(process.folder, table.name, problems)
     wanted = [column for column in table.columns if column.name in columns]
     pieces: list[Arrays] = []
+    known: _Known = {}
     try:
         for segment in found:
             if segment.closed is None or segment.live is not None:
@@ -139,7 +143,7 @@ def _sound(
             with tables.Opened(segment, None if small else columns, threads=False) as opened:
                 check_schema(opened.schema, table, wanted, opened.file)
                 for batch in opened.batches():
-                    piece = _of_batch(batch, wanted, keep)
+                    piece = _of_batch(batch, wanted, keep, known)
                     if piece is None:
                         return None
                     pieces.append(piece)
@@ -151,7 +155,10 @@ def _sound(
 
 
 def _of_batch(
-    batch: pa.RecordBatch, columns: Sequence[schema.Column], keep: Mapping[str, Collection[str]]
+    batch: pa.RecordBatch,
+    columns: Sequence[schema.Column],
+    keep: Mapping[str, Collection[str]],
+    known: _Known,
 ) -> Arrays | None:
     """Take a batch apart; None where it has what a frame would be needed for."""
     arrays = Arrays(batch.num_rows)
@@ -162,7 +169,7 @@ def _of_batch(
         if given is not None and given.null_count and needed:
             return None
         if column.kind == "text":
-            arrays.texts[column.name] = _texts(given, batch.num_rows)
+            arrays.texts[column.name] = _texts(column.name, given, batch.num_rows, known)
             continue
         values = _numbers(given, column, batch.num_rows)
         if values.size and not _possible(column.name, values):
@@ -198,7 +205,7 @@ def _numbers(given: pa.Array | None, column: schema.Column, rows: int) -> npt.ND
     return values
 
 
-def _texts(given: pa.Array | None, rows: int) -> Texts:
+def _texts(name: str, given: pa.Array | None, rows: int, known: _Known) -> Texts:
     if given is None:
         return Texts(np.full(rows, NONE), [])
     if not pa.types.is_dictionary(given.type):
@@ -211,7 +218,12 @@ def _texts(given: pa.Array | None, rows: int) -> Texts:
         numbers = np.frombuffer(data, dtype, rows, codes.offset * dtype.itemsize).astype(np.int64)
     if codes.null_count:
         numbers = np.where(codes.is_valid().to_numpy(zero_copy_only=False), numbers, NONE)
-    words = given.dictionary.to_pylist()
+    before = known.get(name)
+    if before is not None and same_memory(given.dictionary, before[0]):
+        words = before[1]
+    else:
+        words = given.dictionary.to_pylist()
+        known[name] = given.dictionary, words
     if None in words:
         none = [code for code, word in enumerate(words) if word is None]
         numbers = np.where(np.isin(numbers, none), NONE, numbers)
@@ -238,7 +250,10 @@ def _joined(pieces: Sequence[Arrays], columns: Sequence[schema.Column]) -> Array
 def _of_one_list(pieces: Sequence[Texts]) -> Texts:
     places: dict[str, int] = {}
     codes = [np.zeros(0, np.int64)]
+    words: list[str] | None = None
     for piece in pieces:
-        mine = [places.setdefault(word, len(places)) for word in piece.words]
-        codes.append(np.array([*mine, NONE])[piece.codes])
+        if piece.words is not words:
+            words = piece.words
+            mine = np.array([*(places.setdefault(word, len(places)) for word in words), NONE])
+        codes.append(mine[piece.codes])
     return Texts(np.concatenate(codes), list(places))

@@ -209,6 +209,8 @@ def _of_device(host: PartTable, device: Arrays) -> PartTable:
     mine = device.where(device.numbers["device"] == device.numbers["device"].min())
     start = mine.numbers["start"]
     low, high, owner = innermost(start, start + mine.numbers["duration"])
+    if not len(owner):  # nothing of it lasted
+        return host
     number, name = mine.numbers["step"][owner], mine.texts["name"].where(owner)
     # A step of a device lasts from the end of the step before to the end of its own last phase.
     first = np.flatnonzero(np.concatenate(([True], number[1:] != number[:-1])))

@@ -42,15 +42,6 @@ def steps(spans: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def times(spans: pl.DataFrame) -> tuple[Times, Times]:
-    """Return when each complete step began and ended, ns UTC, by their starts."""
-    of_steps = (spans["category"] == "step").to_numpy()
-    start = spans["start"].to_numpy()[of_steps]
-    lasted = np.maximum(spans["duration"].to_numpy()[of_steps], 0)
-    order = np.argsort(start, kind="stable")
-    return start[order], (start + lasted)[order]
-
-
 def of_loop(spans: pl.DataFrame) -> pl.DataFrame:
     """Return the spans of the threads that run steps."""
     of_steps = (spans["category"] == "step").to_numpy()

@@ -122,6 +122,12 @@ def test_a_device_has_its_own_phases_and_what_the_host_waited_for() -> None:
     assert found.end[:, 0].tolist() == [10 * MS, 20 * MS, views.NEVER]
 
 
+def test_device_phases_that_did_not_last_leave_the_host() -> None:
+    host = [step(0, 0), phase("forward", 0, 0, 4 * MS)]
+    assert table(host, [phase("forward", 0, MS, 0)]).names == ["forward", "other"]
+    assert not table(host, [phase("forward", None, MS, MS)]).steps.size
+
+
 def test_nothing_is_of_nothing() -> None:
     assert not table([]).steps.size
     assert views.sums(views.parts(Arrays(), views.Steps(*[np.zeros(0, np.int64)] * 3))) == {}

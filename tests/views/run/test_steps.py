@@ -219,9 +219,3 @@ def test_the_loop_is_the_threads_that_have_steps(
     of_steps = spans_.filter(pl.col("category") == "step")
     mine = pl.col("thread").is_in(of_steps["thread"].to_list())
     assert views.of_loop(spans_).equals(spans_.filter(mine))
-    start, end = views.times(spans_)
-    steps = views.steps(spans_)
-    assert sorted(zip(start.tolist(), end.tolist(), strict=True)) == sorted(
-        steps.select("start", (pl.col("start") + pl.col("duration")).alias("end")).rows()
-    )
-    assert start.tolist() == sorted(start.tolist())
