@@ -141,6 +141,7 @@ class FindingWatch:
         self._due = now + _EVERY_S
         for change in self._watch.add(self._steps(ranks)):
             self._changed(change)
+        self._end_of_slower()
         if self._look is not None:
             return
         newest, window = self._newest_ns, int(_WINDOW_S * _NS)
@@ -179,16 +180,22 @@ class FindingWatch:
         self._slower = None
 
     def _changed(self, change: Change) -> None:
-        if change.slower:
-            if self._clock() >= self._next_change:
-                self._next_change = self._clock() + _BETWEEN_S
-                self._slower = change
-                self._on_slower()
-            return
+        if change.slower and self._clock() >= self._next_change:
+            self._next_change = self._clock() + _BETWEEN_S
+            self._slower = change
+            self._on_slower()
+
+    def _end_of_slower(self) -> None:
+        """Report what made steps slower that are as fast as before again.
+
+        That is no change as :class:`StepWatch` sees them: after a short slow-down too few steps
+        were slow to compare with.
+        """
+        latest = self._watch.latest()
         for one in list(self._ongoing):
-            if one.before is not None and change.after <= _BACK * one.before:
+            if one.before is not None and latest <= _BACK * one.before:
                 self._ongoing.remove(one)
-                self._on_end(one, f"steps take {milliseconds(change.after)}, as before")
+                self._on_end(one, f"steps take {milliseconds(latest)}, as before")
 
     def _ask(self, *windows: tuple[int, int], change: Change | None = None) -> None:
         self._asked, self._asked_ns = change, windows[-1][0]

@@ -9,6 +9,7 @@ grows slowly, what ends soon, and what comes again and again is no change.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -109,9 +110,18 @@ class StepWatch:
 
     def lasts(self, change: Change) -> bool:
         """Say whether the newest steps still take as long as after a change."""
-        newest = [*self._level, *self._changed, *self._recent][-_ROW:]
         middle = (change.before + change.after) / 2
-        return (_median(newest) > middle) is change.slower
+        return (_median(self._newest(_ROW)) > middle) is change.slower
+
+    def latest(self) -> float:
+        """Return how long the newest steps take, ns: of two rows the slower; inf: not known yet."""
+        newest = self._newest(2 * _ROW)
+        if len(newest) < 2 * _ROW:
+            return math.inf
+        return max(_median(newest[:_ROW]), _median(newest[_ROW:]))
+
+    def _newest(self, count: int) -> list[Steps]:
+        return [*self._level, *self._changed, *self._recent][-count:]
 
     def _look(self, block: Steps) -> Change | None:
         self._recent.append(block)

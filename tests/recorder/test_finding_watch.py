@@ -142,6 +142,22 @@ def test_why_steps_have_become_slower_is_said_if_they_stay_so() -> None:
     assert job.ends == ["slow_loader: steps take 100 ms, as before"]
 
 
+@pytest.mark.parametrize("seconds", [24, 26, 28, 30, 34, 40, 60, 200])
+def test_a_slow_down_ends_however_short_it_was(seconds: float) -> None:
+    job = Job()
+    job.trains(110, says=[])
+    job.step_s = 0.2
+    job.trains(seconds - 1)
+    job.looks[-1].said = [LOADER]
+    job.trains(1)
+    assert len(job.begun) == 1
+    job.step_s = 0.1
+    job.trains(25, says=[])
+    assert job.ends == ["slow_loader: steps take 100 ms, as before"]
+    job.trains(200, says=[])
+    assert (len(job.begun), len(job.ends)) == (1, 1)
+
+
 def test_nothing_is_said_of_steps_that_were_slower_only_for_a_while() -> None:
     job = Job()
     job.trains(110, says=[])

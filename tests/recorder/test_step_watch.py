@@ -131,6 +131,18 @@ def test_the_first_steps_do_not_count() -> None:
     assert len(found) == 1
 
 
+def test_how_long_the_newest_steps_take() -> None:
+    watch, now = StepWatch(), 0
+    for n in range(600):
+        if n <= 400:
+            # Five blocks of fifteen steps do not count, and it takes ten of them.
+            assert watch.latest() == (math.inf if n < 15 * 15 else 100_000_000)
+        takes = 130_000_000 if n >= 400 else 100_000_000
+        list(watch.add([(now + 1, takes)]))
+        now += takes
+    assert watch.latest() == pytest.approx(130_000_000)
+
+
 def test_whether_a_change_lasts() -> None:
     watch, slower = StepWatch(), []
     now = 0

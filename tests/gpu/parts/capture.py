@@ -34,7 +34,7 @@ def measure(part: Part) -> None:
 
 def one(part: Part, what: str) -> None:
     # A machine without a GPU may have much else to do.
-    result = part.child(what, seconds=25 if part.device == "cuda" else 60)
+    result = part.child(what, seconds=25)
     part.row(f"{what}: buffers written", len(result["files"]), "files", target=">= 1",
              met=bool(result["files"]), note="; ".join(result["files"]))  # fmt: skip
 
