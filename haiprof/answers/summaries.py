@@ -19,6 +19,7 @@ from haiprof.answers.one_process import (
 )
 from haiprof.runs import ROLE_NODE, ROLE_RANK, Process
 from haiprof.sources import arrays, tables
+from haiprof.sources.segment_file import segments
 from haiprof.views.run import gpu_use as use_views
 from haiprof.views.run import overhead as overhead_view
 from haiprof.views.run import recorded as recorded_views
@@ -91,7 +92,7 @@ def _summarised(
         summary.problems += events.problems
         if events.frame.height:
             summary.overhead = next(iter(overhead_view.newest(events.frame).to_dicts()), None)
-        if events.frame.height or tables.segments(process.folder, schema.DEVICE_SPANS.name, []):
+        if events.frame.height or segments(process.folder, schema.DEVICE_SPANS.name, []):
             _add_use(summary, events)
     return summary
 

@@ -23,12 +23,12 @@ from haiprof.runs import Process
 from haiprof.sources import table_cache, tables
 from haiprof.sources.arrow_memory import from_system
 from haiprof.sources.own import LATEST_NS
-from haiprof.sources.segment_schema import check_schema
+from haiprof.sources.segment_file import Opened, segments
+from haiprof.sources.segment_schema import TIMES, check_schema
 
 Mask = npt.NDArray[np.bool_]
 #: The value of a number that is null, and the code of a text that is.
 NONE: Final = -1
-_TIMES: Final = ("start", "duration", "time")
 #: Of each column of texts, those of the last batch: most batches of a file share them.
 _Known: TypeAlias = dict[str, tuple[pa.Array, list[str]]]
 #: A smaller file is read with all of its columns: to open it again to pick some takes longer.
@@ -131,7 +131,7 @@ def _sound(
 ) -> Arrays | None:
     """Read closed files; None where that is not what they are, or is not all that there is."""
     problems: list[str] = []
-    found = tables.segments(process.folder, table.name, problems)
+    found = segments(process.folder, table.name, problems)
     wanted = [column for column in table.columns if column.name in columns]
     pieces: list[Arrays] = []
     known: _Known = {}
@@ -140,7 +140,7 @@ def _sound(
             if segment.closed is None or segment.live is not None:
                 return None
             small = segment.closed.stat().st_size < _PICK_BYTES
-            with tables.Opened(segment, None if small else columns, threads=False) as opened:
+            with Opened(segment, None if small else columns, threads=False) as opened:
                 check_schema(opened.schema, table, wanted, opened.file)
                 for batch in opened.batches():
                     piece = _of_batch(batch, wanted, keep, known)
@@ -184,7 +184,7 @@ def _of_batch(
 
 
 def _possible(name: str, values: npt.NDArray[Any]) -> bool:
-    if name in _TIMES:
+    if name in TIMES:
         return bool(-LATEST_NS < values.min() <= values.max() < LATEST_NS)
     return name != "step" or bool(values.max() < schema.INFERENCE)
 

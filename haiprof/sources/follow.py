@@ -25,8 +25,8 @@ from haiprof import schema
 from haiprof.common.arrow_damage import Checks, as_invalid, checked_schema, reason_of
 from haiprof.common.owned_files import open_regular
 from haiprof.errors import HaiprofError
+from haiprof.sources.segment_file import arrow_file
 from haiprof.sources.segment_schema import check_schema
-from haiprof.sources.tables import arrow_file
 
 #: At most this many bytes of new rows are read at once; of more, the newest.
 MOST_BYTES: Final = 8 << 20

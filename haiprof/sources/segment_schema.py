@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
 
@@ -14,6 +15,9 @@ from haiprof import schema
 from haiprof.common.arrow_damage import texts_of
 from haiprof.errors import HaiprofError
 from haiprof.sources.own import check_version
+
+#: Columns of int64 ns.
+TIMES: Final = frozenset({"start", "duration", "time"})
 
 
 def check_schema(

@@ -1,16 +1,11 @@
-"""Reads the Arrow files of one process folder into polars frames.
-
-A live stream that ends in the middle of a batch (the recorder was killed, or is writing right now)
-gives every whole batch before the cut. A closed file without its footer is read in the same way.
-"""
+"""Reads the tables of one process folder into polars frames."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import os
-import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,23 +16,24 @@ import polars as pl
 import pyarrow as pa
 
 from haiprof import schema
-from haiprof.common.arrow_damage import (
-    Checks,
-    Stream,
-    as_invalid,
-    checked_schema,
-    reason_of,
-    rows_missing,
-    same_memory,
-)
-from haiprof.common.owned_files import open_regular
+from haiprof.common.arrow_damage import as_invalid, same_memory
 from haiprof.errors import HaiprofError
 from haiprof.runs import Process
 from haiprof.sources import summed_up, table_cache
 from haiprof.sources.arrow_memory import from_system
 from haiprof.sources.inference import Inference
 from haiprof.sources.own import LATEST_NS
-from haiprof.sources.segment_schema import check_schema
+from haiprof.sources.segment_file import (
+    Cut,
+    Opened,
+    Segment,
+    bytes_of,
+    damaged,
+    ends_within_batch,
+    from_time,
+    segments,
+)
+from haiprof.sources.segment_schema import TIMES, check_schema
 from haiprof.sources.whole import Columns
 
 #: Text columns whose values hardly repeat: interning them would only cost.
@@ -49,18 +45,8 @@ _MANY_ROWS = 2_000_000
 _SMALL_BYTES = 1 << 20
 #: Of a column with more texts, rows are compared.
 _FEW_TEXTS = 1 << 10
-#: No file has more rows, whatever its batches say, and numpy cannot allocate some larger numbers.
-_MOST_ROWS = 1 << 40
-#: An IPC file is this many bytes of magic, then a stream, then the footer.
-_FILE_MAGIC_BYTES = 8
-#: Columns of int64 ns.
-_TIMES = frozenset({"start", "duration", "time"})
 #: Non-null columns whose rows are kept even if they are null: nothing is computed from these.
 MAY_LACK = frozenset({"name", "value"})
-#: Rows are written at most so long, ns, after those that began later, as kernels are that a GPU
-#: ends late.
-_LATE_NS = 300_000_000_000
-_SEGMENT = re.compile(r"(?P<table>[a-z_]+)-(?P<number>\d+)\.(?P<kind>arrows?)")
 
 
 @dataclass(slots=True)
@@ -216,17 +202,7 @@ def read_table(
 
 def _size(folder: Path, table: schema.Table) -> int:
     """Return the size of a table's files, bytes."""
-    return _bytes(segments(folder, table.name, []))
-
-
-def _bytes(found: Sequence[Segment]) -> int:
-    """Return the size of the files of some segments, bytes."""
-    size = 0
-    for segment in found:
-        for file in (segment.closed, segment.live):
-            with contextlib.suppress(OSError):
-                size += file.stat().st_size if file is not None else 0
-    return size
+    return bytes_of(segments(folder, table.name, []))
 
 
 def _with_values(frame: pl.DataFrame, keep: Mapping[str, Collection[str]] | None) -> pl.DataFrame:
@@ -249,12 +225,12 @@ def _read_table(
     if not found:
         return read
     if since is not None:
-        found = _from_time(found, since - _LATE_NS)
+        found = from_time(found, since)
     if not keep and (whole := _read_whole(found, table, wanted)) is not None:
         read.frame = whole
         return _possible(read, folder, table)
     # Several files are read in parallel, which serves better than the columns of each.
-    alone, small = len(found) < 2, _bytes(found) < _SMALL_BYTES
+    alone, small = len(found) < 2, bytes_of(found) < _SMALL_BYTES
 
     def load(segment: Segment) -> Read:
         threads = alone and not small
@@ -276,41 +252,10 @@ def _read_table(
     return _possible(read, folder, table)
 
 
-def _from_time(found: list[Segment], since: int) -> list[Segment]:
-    """Return the segments from the first one on that may have rows of this time or later, ns UTC.
-
-    They lie in the order in which they were written. So that this takes no longer in a longer run,
-    it is the newest that are looked at.
-    """
-    for at in range(len(found) - 1, 0, -1):
-        newest = _newest(found[at - 1])
-        if newest is not None and newest < since:
-            return found[at:]
-    return found
-
-
-def _newest(segment: Segment) -> int | None:
-    """Return until when the last rows of a closed segment go, ns UTC; None: not known."""
-    if segment.closed is None:
-        return None
-    with contextlib.suppress(OSError, pa.ArrowInvalid), Opened(segment, _TIMES) as opened:
-        if opened.live or not opened.reader.num_record_batches:
-            return None
-        with as_invalid():
-            batch = Checks().sound(opened.reader.get_batch(opened.reader.num_record_batches - 1))
-        if any(each.type != pa.int64() or each.null_count for each in batch.columns):
-            return None
-        columns = {name: np.asarray(batch.column(name)) for name in batch.schema.names}
-        times = columns["time"] if "time" in columns else columns.get("start")
-        if times is not None and times.size:
-            return int((times + np.maximum(columns.get("duration", 0), 0)).max())
-    return None
-
-
 def _possible(read: Read, folder: Path, table: schema.Table) -> Read:
     """Drop unusable rows: those with an impossible time, or with an unexpected null."""
     rows = read.frame.height
-    for name in _TIMES.intersection(read.frame.columns):
+    for name in TIMES.intersection(read.frame.columns):
         low, high = read.frame[name].min(), read.frame[name].max()
         if low is not None and (low <= -LATEST_NS or high >= LATEST_NS):  # type: ignore[operator]
             read.frame = read.frame.filter(pl.col(name).is_between(-LATEST_NS, LATEST_NS, "none"))
@@ -362,7 +307,7 @@ def _read_whole(
 
             # What is not compressed is only copied: threads gain little, and keep memory each.
             pairs = zip(files, heights, strict=True)
-            small = _bytes(found) < _SMALL_BYTES
+            small = bytes_of(found) < _SMALL_BYTES
             if small or not any(file.compressed(rows) for file, rows in pairs):
                 for part in range(len(files)):
                     fill(part)
@@ -441,7 +386,7 @@ def values(folder: Path, table: schema.Table, column: str) -> set[str]:
 def count_cut(folder: Path) -> int:
     """Count the live streams of a process folder that end within a batch, without decoding them."""
     return sum(
-        _ends_within_batch(segment.live)
+        ends_within_batch(segment.live)
         for name in schema.TABLES
         for segment in segments(folder, name, [])
         if segment.closed is None and segment.live is not None
@@ -465,39 +410,11 @@ def check(folder: Path) -> list[str]:
                 problems.append(str(error))
             except pa.ArrowInvalid as error:
                 file = segment.closed or segment.live
-                if file is not None and not (isinstance(error, _Cut) and segment.closed is None):
-                    problems.append(_damaged(file, error))
+                if file is not None and not (isinstance(error, Cut) and segment.closed is None):
+                    problems.append(damaged(file, error))
             except OSError:
                 pass  # said when its rows are read
     return problems
-
-
-@dataclass(slots=True)
-class Segment:
-    """The n-th file of a table: closed, live, or both while it is being closed."""
-
-    number: int
-    closed: Path | None = None
-    live: Path | None = None
-
-
-def segments(folder: Path, table: str, problems: list[str]) -> list[Segment]:
-    """List the files of one table in the order in which they were written."""
-    found: dict[int, Segment] = {}
-    try:
-        files = list(folder.iterdir())
-    except OSError as error:
-        problems.append(f"{folder}: cannot be read ({error.strerror}): ask its owner for access")
-        return []
-    for file in files:
-        match = _SEGMENT.fullmatch(file.name)
-        if match and match["table"] == table:
-            segment = found.setdefault(int(match["number"]), Segment(int(match["number"])))
-            if match["kind"] == "arrow":
-                segment.closed = file
-            else:
-                segment.live = file
-    return [found[number] for number in sorted(found)]
 
 
 def polars_type(column: schema.Column) -> pl.DataType:
@@ -525,142 +442,6 @@ def _empty(columns: tuple[schema.Column, ...]) -> pl.DataFrame:
     return pl.DataFrame(schema={c.name: polars_type(c) for c in columns})
 
 
-def arrow_file(file: Path) -> pa.NativeFile:
-    """Open a file of a run for pyarrow; see :func:`haiprof.common.owned_files.open_regular`.
-
-    Raises:
-        OSError: it cannot be read, or is no regular file.
-    """
-    with open_regular(file) as opened:
-        return pa.OSFile(f"/proc/self/fd/{opened.fileno()}")
-
-
-class _Cut(pa.ArrowInvalid):  # type: ignore[misc]
-    """A stream ends before its first batch: nothing was in it, so nothing is missing."""
-
-
-class Opened:
-    """One segment opened to be read by batches; the closed file if whole, else the stream.
-
-    Methods raise pa.ArrowInvalid where it is damaged.
-    """
-
-    def __init__(
-        self, segment: Segment, columns: Collection[str] | None = None, *, threads: bool = True
-    ) -> None:
-        self._segment = segment
-        self._columns = columns
-        self._threads = threads
-        #: Why what is missing of the batches is not read; empty: nothing is.
-        self.damage = ""
-        #: Whether it ends within a batch.
-        self.cut = False
-
-    def __enter__(self) -> Opened:
-        closed, live = self._segment.closed, self._segment.live
-        if closed is None and live is not None and not live.exists():
-            closed = live.with_suffix(schema.CLOSED_SUFFIX)
-        if closed is not None:
-            try:
-                return self._open(closed, self._open_file)
-            except pa.ArrowInvalid:
-                if live is None or not live.exists():
-                    return self._open(closed, self._open_stream)
-        assert live is not None
-        return self._open(live, self._open_stream)
-
-    def _open(self, file: Path, how: Callable[[], None]) -> Opened:
-        self.file = file
-        self.handle = arrow_file(file)
-        try:
-            how()
-        except BaseException:
-            self.handle.close()
-            raise
-        return self
-
-    def _open_file(self) -> None:
-        self.live = False
-        with as_invalid():
-            self.reader = pa.ipc.open_file(self.handle)
-            self.schema = checked_schema(self.reader.schema)
-        self._picked = list(self.schema)
-        if self._columns is not None:
-            self.pick(self._columns, threads=self._threads)
-
-    def _open_stream(self) -> None:
-        self.live = True
-        size = self.handle.size()
-        self.handle.seek(_FILE_MAGIC_BYTES if self.file.suffix == schema.CLOSED_SUFFIX else 0)
-        self.stream = Stream(self.handle, size)
-        if self.stream.schema is None:
-            raise pa.ArrowInvalid(self.stream.damage) if self.stream.damage else _Cut
-        self.schema = self.stream.schema
-
-    def __exit__(self, *_: object) -> None:
-        self.handle.close()
-
-    def pick(self, columns: Collection[str], *, threads: bool) -> None:
-        """Read only these columns of a closed file, from here on."""
-        fields = [i for i, name in enumerate(self.schema.names) if name in columns]
-        self._picked = [self.schema.field(i) for i in fields]
-        options = pa.ipc.IpcReadOptions(
-            included_fields=fields if len(fields) < len(self.schema.names) else None,
-            use_threads=threads,
-        )
-        with as_invalid():
-            self.reader = pa.ipc.open_file(self.handle, options=options)
-
-    def height(self) -> int:
-        """Number of rows of a closed file, according to its batches; not verified yet."""
-        with as_invalid():
-            if hasattr(self.reader, "count_rows"):
-                rows = int(self.reader.count_rows())
-            else:
-                batches = range(self.reader.num_record_batches)
-                rows = sum(self.reader.get_batch(n).num_rows for n in batches)
-        if not 0 <= rows <= _MOST_ROWS:
-            raise pa.ArrowInvalid(f"its batches claim {rows} rows")
-        return rows
-
-    def compressed(self, rows: int) -> bool:
-        """Say whether a closed file is smaller than its ``rows`` are by their numbers alone."""
-        bits = sum(
-            (field.type.index_type if pa.types.is_dictionary(field.type) else field.type).bit_width
-            for field in self.schema
-            if pa.types.is_primitive(field.type) or pa.types.is_dictionary(field.type)
-        )
-        return bool(self.file.stat().st_size < rows * bits // 8)
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the sound batches; ``damage`` and ``cut`` then say whether others are missing."""
-        if self.live:
-            for batch, _ in self.stream:
-                yield batch
-            self.damage, self.cut = self.stream.damage, self.stream.cut
-            return
-        rows = 0
-        checks = Checks()
-        for number in range(self.reader.num_record_batches):
-            try:
-                with as_invalid():
-                    batch = checks.sound(self.reader.get_batch(number))
-            except pa.ArrowInvalid as error:
-                self.damage = reason_of(error)
-                continue
-            rows += batch.num_rows
-            yield batch
-        if self.damage and not rows:  # its footer may be what is damaged
-            with contextlib.suppress(pa.ArrowInvalid):
-                self._open_stream()
-                # Whoever asks has seen the schema of the footer, and counts on it.
-                if all(field in list(self.schema) for field in self._picked):
-                    for batch, _ in self.stream:
-                        rows += batch.num_rows
-                        yield batch
-        self.damage = self.damage or rows_missing(self.schema.metadata, rows)
-
-
 def _read_segment(
     segment: Segment,
     table: schema.Table,
@@ -683,7 +464,7 @@ def _read_segment(
             with as_invalid():
                 frame = _to_frame(pa.Table.from_batches(batches, picked), columns)
             damage = pa.ArrowInvalid(opened.damage) if opened.damage else None
-            problems = [] if damage is None else [_damaged(opened.file, damage, frame.height)]
+            problems = [] if damage is None else [damaged(opened.file, damage, frame.height)]
             return Read(frame, int(opened.live and (opened.cut or bool(damage))), problems)
     except HaiprofError as error:
         return Read(empty(columns), problems=[str(error)])
@@ -691,13 +472,13 @@ def _read_segment(
         line = f"{file}: cannot be read ({error.strerror}): ask its owner for access"
         return Read(empty(columns), problems=[line])
     except pa.ArrowInvalid as error:
-        if isinstance(error, _Cut) and segment.closed is None:
+        if isinstance(error, Cut) and segment.closed is None:
             return Read(empty(columns), int(file.exists() and file.stat().st_size > 0))
-        return Read(empty(columns), problems=[_damaged(file, error)])
+        return Read(empty(columns), problems=[damaged(file, error)])
     except OSError as error:
         if not os.path.lexists(file):  # the recorder has thinned it since it was listed
             return Read(empty(columns))
-        return Read(empty(columns), problems=[_damaged(file, error)])
+        return Read(empty(columns), problems=[damaged(file, error)])
 
 
 def _may_have(
@@ -724,12 +505,6 @@ def _may_have(
     return True
 
 
-def _damaged(file: Path, error: Exception, rows: int = 0) -> str:
-    read = f"only {rows} rows of it are read" if rows else "left out"
-    why = reason_of(error)
-    return f"{file}: damaged ({why}) and {read}: copy it again from the node that wrote it"
-
-
 def _to_frame(table: pa.Table, columns: Sequence[schema.Column]) -> pl.DataFrame:
     if table.num_rows == 0:
         return empty(columns)
@@ -746,23 +521,3 @@ def _to_frame(table: pa.Table, columns: Sequence[schema.Column]) -> pl.DataFrame
         .alias(name)
         for name, kind in kinds.items()
     )
-
-
-def _ends_within_batch(file: Path) -> int:
-    dictionaries = wanted = 0
-    try:
-        if file.stat().st_size == 0:
-            return 0
-        with arrow_file(file) as handle, as_invalid():
-            reader = pa.ipc.MessageReader.open_stream(handle)
-            found = pa.ipc.read_schema(reader.read_next_message())
-            wanted = sum(pa.types.is_dictionary(field.type) for field in found)
-            while True:
-                dictionaries += reader.read_next_message().type == "dictionary"
-    except StopIteration:
-        # A reader wants all dictionaries with the first batch; later ones come alone.
-        return int(0 < dictionaries < wanted)
-    except FileNotFoundError:
-        return 0
-    except (OSError, pa.ArrowInvalid):
-        return 1

@@ -18,7 +18,7 @@ from runs import T0, make_run, span, steady, write_closed
 from haiprof import schema
 from haiprof.answers.live import changed, lasting, look
 from haiprof.findings.recorded.case import Case
-from haiprof.sources import tables
+from haiprof.sources import segment_file
 
 LOADS = [line("input", 40, "Data.load (/job/data.py:7)"), *torch_lines(60)]
 
@@ -106,13 +106,15 @@ def test_a_look_reads_as_much_of_a_long_run_as_of_a_short_one(
             old = [{**row, "time": T0 + second * 10**9} for row in rows]
             write_closed(file.parent, schema.TABLES[name], old, hour)
     opened: Counter[str] = Counter()
-    original = tables.Opened._open
+    original = segment_file.Opened._open
 
-    def counted(self: tables.Opened, file: Path, how: Callable[[], None]) -> tables.Opened:
+    def counted(
+        self: segment_file.Opened, file: Path, how: Callable[[], None]
+    ) -> segment_file.Opened:
         opened[f"{file.parent.name}/{file.name}"] += 1
         return original(self, file, how)
 
-    monkeypatch.setattr(tables.Opened, "_open", counted)
+    monkeypatch.setattr(segment_file.Opened, "_open", counted)
     look(run, "n0", [(T0, T0 + 60 * 10**9)])
     asked = {name for name in opened if "spans" in name or "samples" in name}
     assert len(asked) == 10, "of five tables the newest file, and one before it"

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from haiprof import schema
-from haiprof.sources import tables
+from haiprof.sources import segment_file, tables
 from haiprof.sources.tables import check, count_cut, filled, read_table
 
 
@@ -38,9 +38,9 @@ def test_a_segment_that_is_removed_while_it_is_read_is_no_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = [runs.write_closed(tmp_path, schema.SPANS, spans(n, 2), n) for n in (4, 6, 8)]
-    listed = tables.segments
+    listed = segment_file.segments
 
-    def thinned(folder: Path, table: str, problems: list[str]) -> list[tables.Segment]:
+    def thinned(folder: Path, table: str, problems: list[str]) -> list[segment_file.Segment]:
         found = listed(folder, table, problems)
         files[0].unlink(missing_ok=True)
         return found

@@ -10,7 +10,7 @@ import pytest
 from runs import T0, event, span, write_closed, write_live, write_process, write_run
 
 from haiprof import schema
-from haiprof.sources import tables
+from haiprof.sources import segment_file, tables
 from haiprof.sources.own import read_process
 
 HOUR = 3_600_000_000_000
@@ -20,13 +20,15 @@ HOUR = 3_600_000_000_000
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the segments that are opened, in their order."""
     names: list[str] = []
-    original = tables.Opened._open
+    original = segment_file.Opened._open
 
-    def counted(self: tables.Opened, file: Path, how: Callable[[], None]) -> tables.Opened:
+    def counted(
+        self: segment_file.Opened, file: Path, how: Callable[[], None]
+    ) -> segment_file.Opened:
         names.append(file.name)
         return original(self, file, how)
 
-    monkeypatch.setattr(tables.Opened, "_open", counted)
+    monkeypatch.setattr(segment_file.Opened, "_open", counted)
     return names
 
 
