@@ -30,8 +30,12 @@ _MOST: Final = 200
 #: Steps have changed if they take this many times as long, or as short. Of those that take a tenth
 #: longer half would seem to take less than that.
 _TIMES: Final = 1.08
-#: … if they differ by this many standard deviations of a row, as medians estimate them …
-_DEVIATIONS: Final = 4.0
+#: … if they take longer, or less long, by this many standard deviations of a row, as medians
+#: estimate them. For the row after it so large a part of that is enough: the first of two rows
+#: that take longer is the one that by chance takes longest.
+_DEVIATIONS_SLOWER: Final = 3.0
+_DEVIATIONS_FASTER: Final = 4.0
+_NEXT_ROW: Final = 0.5
 _NORMAL: Final = 1.4826
 #: Of the deviation of a block, that of a row at least: if blocks did not depend on each other.
 _LIKE_A_ROW: Final = 0.56
@@ -130,7 +134,7 @@ class StepWatch:
         change = None
         if self._changed:
             first = self._direction(self._changed)
-            if first and self._direction(self._recent) == first:
+            if first and self._direction(self._recent, _NEXT_ROW) == first:
                 change = self._confirmed(first)
             else:
                 self._keep([*self._changed, *self._recent])
@@ -160,20 +164,24 @@ class StepWatch:
         self._keep(seen[place:])
         # It changed within the block before that, or at its end.
         last = [*old, *seen[:place]][-1].begin
+        after = _median(seen[place:])
         return Change(before, after, old[0].begin, last, seen[place].begin)
 
-    def _direction(self, row: Sequence[Steps]) -> int:
-        """Return 1 if the steps of a row take longer than those before, -1 if shorter, else 0."""
+    def _direction(self, row: Sequence[Steps], part: float = 1.0) -> int:
+        """Return 1 if the steps of a row take longer than those before, -1 if shorter, else 0.
+
+        They must take longer by that part of the deviations.
+        """
         usual, found = _median(self._level), _median(row)
         of_rows = statistics.median(abs(each - usual) for each in self._rows)
         # Few rows, which overlap, may be alike by chance.
         of_blocks = statistics.median(abs(each.mean - usual) for each in self._level)
-        if abs(found - usual) < _DEVIATIONS * _NORMAL * max(of_rows, _LIKE_A_ROW * of_blocks):
-            return 0
+        deviation = _NORMAL * max(of_rows, _LIKE_A_ROW * of_blocks)
         if found >= _TIMES * usual and found >= _BEYOND * max(self._seen):
-            return 1
+            return int(found - usual >= part * _DEVIATIONS_SLOWER * deviation)
         # Of what is as fast as it once was that is the point.
-        return -1 if found * _TIMES <= usual and found * _BEYOND <= min(self._rows) else 0
+        faster = found * _TIMES <= usual and found * _BEYOND <= min(self._rows)
+        return -int(faster and usual - found >= _DEVIATIONS_FASTER * deviation)
 
 
 def _median(blocks: Iterable[Steps]) -> float:
