@@ -12,9 +12,10 @@ import polars as pl
 
 from haiprof import schema
 from haiprof.runs import ROLE_NODE, ROLE_RANK, Process, Run
-from haiprof.sources import tables
+from haiprof.sources import arrays, tables
 from haiprof.views.run import efficiency as views
 from haiprof.views.run import gpus as gpu_views
+from haiprof.views.run import step_parts
 
 #: Does work for each of many, in their order.
 Map = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[tuple[Any, Any]]]
@@ -215,18 +216,36 @@ def _rate(
 
 def _read_rank(around: tuple[Process, Sequence[Process]]) -> _Rank:
     process, nodes = around
-    spans = tables.read(process, schema.SPANS, views.COLUMNS, {"category": views.CATEGORIES})
     kinds = {"kind": (views.MODEL, views.FLOPS)}
-    columns = ("time", "kind", "attributes")
-    events = tables.read(process, schema.EVENTS, columns, kinds)
-    done = views.work(spans.frame, events.frame)
-    problems = [*spans.problems, *events.problems]
+    events = tables.read(process, schema.EVENTS, ("time", "kind", "attributes"), kinds)
+    done, steps, problems = _done(process, events.frame)
+    problems += events.problems
     samples, found = _samples(nodes if done.steps else [])
     problems += found
+    if not any(each.height for each in samples):
+        return _Rank(process, done, views.Used(None, None, None), problems)
     instances: Mapping[str, list[str]] = gpu_views.instances(process, nodes)
     names = list(dict.fromkeys(name for names in instances.values() for name in names))
-    frame = pl.concat(samples) if samples else pl.DataFrame(schema=_SAMPLES)
-    return _Rank(process, done, views.used(spans.frame, frame, names), problems)
+    return _Rank(process, done, views.used(steps(), pl.concat(samples), names), problems)
+
+
+def _done(
+    process: Process, events: pl.DataFrame
+) -> tuple[views.Work, Callable[[], pl.DataFrame], list[str]]:
+    """Return what the steps of a process did, what makes a frame of them, and problems."""
+    if events.height:
+        spans = tables.read(process, schema.SPANS, views.COLUMNS, {"category": views.CATEGORIES})
+        return views.work(spans.frame, events), lambda: spans.frame, list(spans.problems)
+    # Nothing was said of most jobs: their steps are counted without a frame.
+    columns = ("start", "duration", "category", "step")
+    its = arrays.read(process, schema.SPANS, columns, {"category": ("step",)})
+    found = step_parts.steps(its)
+
+    def frame() -> pl.DataFrame:
+        steps = pl.DataFrame({"start": found.start, "duration": found.duration})
+        return steps.with_columns(pl.lit("step").alias("category"))
+
+    return views.unstated(len(found.start), int(found.duration.sum())), frame, list(its.problems)
 
 
 _SAMPLES = {

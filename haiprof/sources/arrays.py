@@ -31,8 +31,6 @@ Mask = npt.NDArray[np.bool_]
 NONE: Final = -1
 #: Of each column of texts, those of the last batch: most batches of a file share them.
 _Known: TypeAlias = dict[str, tuple[pa.Array, list[str]]]
-#: A smaller file is read with all of its columns: to open it again to pick some takes longer.
-_PICK_BYTES: Final = 1 << 17
 
 
 class Texts(NamedTuple):
@@ -139,8 +137,7 @@ def _sound(
         for segment in found:
             if segment.closed is None or segment.live is not None:
                 return None
-            small = segment.closed.stat().st_size < _PICK_BYTES
-            with Opened(segment, None if small else columns, threads=False) as opened:
+            with Opened(segment, columns, threads=False) as opened:
                 check_schema(opened.schema, table, wanted, opened.file)
                 for batch in opened.batches():
                     piece = _of_batch(batch, wanted, keep, known)

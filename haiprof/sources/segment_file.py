@@ -33,6 +33,10 @@ from haiprof.sources.segment_schema import TIMES
 _MOST_ROWS: Final = 1 << 40
 #: An IPC file is this many bytes of magic, then a stream, then the footer.
 _FILE_MAGIC_BYTES: Final = 8
+#: To open a file again to pick columns takes longer than to read all of a smaller one, and, below
+#: the second size, than to read half of the columns in vain.
+_PICK_BYTES: Final = 1 << 14
+_PICK_FEW_BYTES: Final = 1 << 17
 #: Rows are written at most so long, ns, after those that began later, as kernels are that a GPU
 #: ends late.
 _LATE_NS: Final = 300_000_000_000
@@ -100,12 +104,13 @@ def _newest(segment: Segment) -> int | None:
             return None
         with as_invalid():
             batch = Checks().sound(opened.reader.get_batch(opened.reader.num_record_batches - 1))
-        if any(each.type != pa.int64() or each.null_count for each in batch.columns):
+        times = {name: batch.column(name) for name in TIMES.intersection(batch.schema.names)}
+        if any(each.type != pa.int64() or each.null_count for each in times.values()):
             return None
-        columns = {name: np.asarray(batch.column(name)) for name in batch.schema.names}
-        times = columns["time"] if "time" in columns else columns.get("start")
-        if times is not None and times.size:
-            return int((times + np.maximum(columns.get("duration", 0), 0)).max())
+        columns = {name: np.asarray(each) for name, each in times.items()}
+        begin = columns["time"] if "time" in columns else columns.get("start")
+        if begin is not None and begin.size:
+            return int((begin + np.maximum(columns.get("duration", 0), 0)).max())
     return None
 
 
@@ -126,7 +131,8 @@ class Cut(pa.ArrowInvalid):  # type: ignore[misc]
 class Opened:
     """One segment opened to be read by batches; the closed file if whole, else the stream.
 
-    Methods raise pa.ArrowInvalid where it is damaged.
+    Of columns to pick, small files have others, too. Methods raise pa.ArrowInvalid where it is
+    damaged.
     """
 
     def __init__(
@@ -139,6 +145,8 @@ class Opened:
         self.damage = ""
         #: Whether it ends within a batch.
         self.cut = False
+        #: Whether columns are read that nobody asked for.
+        self._has_others = False
 
     def __enter__(self) -> Opened:
         closed, live = self._segment.closed, self._segment.live
@@ -169,8 +177,18 @@ class Opened:
             self.reader = pa.ipc.open_file(self.handle)
             self.schema = checked_schema(self.reader.schema)
         self._picked = list(self.schema)
-        if self._columns is not None:
+        if self._columns is None:
+            return
+        self._picked = [field for field in self.schema if field.name in self._columns]
+        self._has_others = not self._pays(self._columns)
+        if not self._has_others:
             self.pick(self._columns, threads=self._threads)
+
+    def _pays(self, columns: Collection[str]) -> bool:
+        """Say whether it takes less time to pick columns than to read all."""
+        size, names = self.handle.size(), self.schema.names
+        few = 2 * sum(name in columns for name in names) <= len(names)
+        return bool(size >= (_PICK_BYTES if few else _PICK_FEW_BYTES))
 
     def _open_stream(self) -> None:
         self.live = True
@@ -227,8 +245,7 @@ class Opened:
         checks = Checks()
         for number in range(self.reader.num_record_batches):
             try:
-                with as_invalid():
-                    batch = checks.sound(self.reader.get_batch(number))
+                batch = self._batch(number, checks)
             except pa.ArrowInvalid as error:
                 self.damage = reason_of(error)
                 continue
@@ -243,6 +260,19 @@ class Opened:
                         rows += batch.num_rows
                         yield batch
         self.damage = self.damage or rows_missing(self.schema.metadata, rows)
+
+    def _batch(self, number: int, checks: Checks) -> pa.RecordBatch:
+        try:
+            with as_invalid():
+                return checks.sound(self.reader.get_batch(number))
+        except pa.ArrowInvalid:
+            if self._columns is None or not self._has_others:
+                raise
+        # What is damaged may be a column that nobody asked for.
+        self._has_others = False
+        self.pick(self._columns, threads=self._threads)
+        with as_invalid():
+            return checks.sound(self.reader.get_batch(number))
 
 
 def damaged(file: Path, error: Exception, rows: int = 0) -> str:

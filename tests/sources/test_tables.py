@@ -388,6 +388,23 @@ def test_a_file_whose_beginning_has_other_columns_than_its_footer_is_named(
     assert read_table(tmp_path, schema.SPANS).frame.height == 0
 
 
+def test_damage_in_a_column_that_nobody_asked_for_costs_no_row(tmp_path: Path) -> None:
+    batch = runs.batch(schema.SPANS, spans(0, 40))
+    place = batch.schema.get_field_index("attributes")
+    field = batch.schema.field(place)
+    offsets = pa.array([0, 1], pa.int32()).buffers()[1]
+    no_text = pa.StringArray.from_buffers(1, offsets, pa.py_buffer(b"\xff"))
+    codes = pa.array([0] * 40, field.type.index_type)
+    column = pa.DictionaryArray.from_arrays(codes, no_text)
+    file = tmp_path / "spans-0.arrow"
+    write_batches(file, [batch.set_column(place, field, column)])
+    read = read_table(tmp_path, schema.SPANS, ["start", "name"])
+    assert (read.frame.height, read.problems) == (40, [])
+    read = read_table(tmp_path, schema.SPANS)
+    assert read.frame.height == 0
+    assert [line.startswith(f"{file}: damaged (") for line in read.problems] == [True]
+
+
 def test_there_may_be_more_rows_than_a_footer_leads_to(tmp_path: Path) -> None:
     file = tmp_path / "spans-0.arrow"
     batch = runs.batch(schema.SPANS, spans(0, 40))

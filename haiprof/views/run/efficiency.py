@@ -119,6 +119,11 @@ def work(spans: pl.DataFrame, events: pl.DataFrame) -> Work:
     )
 
 
+def unstated(steps: int, step_ns: int) -> Work:
+    """Return the work of a process of whose steps nothing was stated and counted."""
+    return Work(steps, step_ns, None, None, None, None, "", None)
+
+
 def _attributes(events: pl.DataFrame, kind: str) -> list[tuple[int, dict[str, Any]]]:
     rows = events.filter(pl.col("kind") == kind).sort("time", maintain_order=True)
     attributes = []

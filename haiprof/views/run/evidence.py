@@ -109,15 +109,24 @@ class Place:
 
 def means(samples: pl.DataFrame, windows: Sequence[Window]) -> pl.DataFrame:
     """Return the mean of each metric and instance of one process in each window: :data:`MEANS`."""
-    values = usable(samples)
-    frames = [
-        values.filter(pl.col("time").is_between(low, high))
-        .group_by("metric", "instance", maintain_order=True)
-        .agg(pl.col("value").mean())
-        .select(pl.lit(number, pl.UInt32()).alias("window"), "metric", "instance", "value")
-        for number, (low, high) in enumerate(windows)
-    ]
-    return pl.concat([pl.DataFrame(schema=MEANS), *frames])
+    grouped = (
+        usable(samples).group_by("metric", "instance", maintain_order=True).agg("time", "value")
+    )
+    several = grouped["time"].list.len().to_numpy()
+    group = np.repeat(np.arange(grouped.height), several)
+    time, value = (grouped[name].explode().to_numpy() for name in ("time", "value"))
+    found = [(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))]
+    for number, (low, high) in enumerate(windows):
+        inside = (time >= low) & (time <= high)
+        counts = np.bincount(group[inside], minlength=grouped.height)
+        rows = np.flatnonzero(counts)
+        total = np.bincount(group[inside], value[inside], minlength=grouped.height)
+        found.append((np.full(len(rows), number), rows, total[rows] / counts[rows]))
+    window, rows, mean = (np.concatenate(each) for each in zip(*found, strict=True))
+    return pl.DataFrame(
+        {"window": window, **grouped[rows].select("metric", "instance").to_dict(), "value": mean},
+        schema=MEANS,
+    )
 
 
 class Means:

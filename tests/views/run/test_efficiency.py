@@ -173,7 +173,10 @@ def test_one_rank_counts_for_all_and_the_run_adds_them_up(tmp_path: Path) -> Non
     assert whole["ranks"] == 2
 
 
-def test_energy_is_of_the_steps_and_tensor_activity_is_measured_beside(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tokens", [50.0, None])
+def test_energy_is_of_the_steps_and_tensor_activity_is_measured_beside(
+    tmp_path: Path, tokens: float | None
+) -> None:
     run = write_run(tmp_path / "run")
     gpus = [{**H100, "uuid": f"GPU-{n}", "device": n} for n in range(2)]
     process = write_process(run, 0, gpus=gpus)
@@ -183,7 +186,8 @@ def test_energy_is_of_the_steps_and_tensor_activity_is_measured_beside(tmp_path:
         schema.SPANS,
         [span(2000 + 1000 * n, 1000, "step", "step", n) for n in range(10)],
     )
-    write_closed(process, schema.EVENTS, [said(1, tokens_per_step=50.0)])
+    stated = [] if tokens is None else [said(1, tokens_per_step=tokens)]
+    write_closed(process, schema.EVENTS, stated)
     node = write_node(
         run, gpus=[{"instance": f"gpu{n}", "index": n, "uuid": f"GPU-{n}"} for n in range(3)]
     )
@@ -198,12 +202,13 @@ def test_energy_is_of_the_steps_and_tensor_activity_is_measured_beside(tmp_path:
         rows.append(sample(second, "cpu.power.watts", 200.0 if busy else 90.0))
     write_closed(node, schema.SAMPLES, rows)
     rank, whole = only(run)
+    assert (rank["steps"], rank["step_ns"]) == (10, 1e9)
     assert rank["gpu_joules_per_step"] == pytest.approx(600)
-    assert rank["gpu_joules_per_token"] == pytest.approx(600 / 50)
+    assert rank["gpu_joules_per_token"] == (tokens and pytest.approx(600 / 50))
     assert rank["tensor_active"] == pytest.approx(0.5)
     assert whole["gpu_joules_per_step"] == pytest.approx(600)
     assert whole["cpu_joules_per_step"] == pytest.approx(200)
-    assert whole["joules_per_token"] == pytest.approx(800 / 50)
+    assert whole["joules_per_token"] == (tokens and pytest.approx(800 / 50))
 
 
 def test_samples_that_cover_little_of_the_steps_make_no_mean(tmp_path: Path) -> None:
