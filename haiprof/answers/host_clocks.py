@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from haiprof.answers.chosen_ranks import one_of_each_node
-from haiprof.answers.matched import matched
+from haiprof.answers.matched import Session, matched, sessions
 from haiprof.answers.ranks import Ranks
 from haiprof.views import clock as clock_view
 from haiprof.views.intervals import Times
@@ -27,7 +27,13 @@ def clock(ranks: Ranks) -> clock_view.Clock:
     """
     if ranks.whole is not None:
         return clock(ranks.whole)
-    return ranks.once("clock", lambda: _compared(one_of_each_node(ranks)))
+    return ranks.once("clock", lambda: _of_whole(ranks))
+
+
+def _of_whole(ranks: Ranks) -> clock_view.Clock:
+    few = one_of_each_node(ranks)
+    # What is matched of all ranks serves other views, too.
+    return _compared(few, matched(ranks).sessions if few is ranks else sessions(few))
 
 
 def on_one_clock(ranks: Ranks, frame: pl.DataFrame) -> pl.DataFrame:
@@ -69,12 +75,12 @@ def of_ends(ranks: Ranks) -> Callable[[str, int], int]:
     return aligned
 
 
-def _compared(ranks: Ranks) -> clock_view.Clock:
+def _compared(ranks: Ranks, found: Sequence[Session]) -> clock_view.Clock:
     met, sent = [], []
     ranked: dict[str, int] = {}
     for process in sorted(ranks.jobs(None), key=lambda p: (p.rank is None, p.rank or 0)):
         ranked.setdefault(process.node, len(ranked))
-    for number, session in enumerate(matched(ranks).sessions):
+    for number, session in enumerate(found):
         nodes = {label: process.node for label, process in session.by_label.items()}
         numbers = {label: process.rank for label, process in session.by_label.items()}
         shared, alone = [], []

@@ -52,6 +52,15 @@ def matched(ranks: Ranks) -> Matched:
     return ranks.once("matched", lambda: _matched(ranks))
 
 
+def sessions(ranks: Ranks) -> tuple[Session, ...]:
+    """Return the communication of all ranks by session, without what the views make of it."""
+    found: dict[int | None, Session] = {}
+    work = functools.partial(one_trace.packed_communications, links=ranks.links)
+    for process, packed in ranks.map(work, ranks.jobs(None)):
+        found.setdefault(session_of(process), Session()).add(process, packed)
+    return tuple(found.values()) or (Session(),)
+
+
 def _matched(ranks: Ranks) -> Matched:
     sessions: dict[int | None, Session] = {}
     steps = []

@@ -22,6 +22,7 @@ from haiprof.findings.deep.operators.problems import operator_problems
 from haiprof.runs import Process
 from haiprof.sources import tables
 from haiprof.sources.arrow_memory import give_back
+from haiprof.sources.segment_file import segments
 from haiprof.views.intervals import Times
 from haiprof.views.trace import communication, cupti_counters, distributed, memory, overview
 from haiprof.views.trace.critical_path import path as path_view
@@ -32,6 +33,9 @@ from haiprof.views.trace.idle_causes import frames
 from haiprof.views.trace.idle_causes.causes import Intervals
 from haiprof.views.trace.linking.linked import Linked
 from haiprof.views.trace.roofline import collectives, gemms, operators
+
+#: Spans that communicate have one of these categories.
+_CALLS: Final = frozenset({"op", "user"})
 
 
 def _allocations(process: Process, columns: Sequence[str] | None = None) -> pl.DataFrame:
@@ -65,6 +69,20 @@ def communications_of(process: Process, links: Links | None) -> pl.DataFrame:
     world_size = process.trace.distributed.get("world_size") if process.trace else None
     ranks = process.world_size or (world_size if isinstance(world_size, int) else None)
     return communication.communications(link_of(process, links), world_size=ranks)
+
+
+def _may_communicate(process: Process) -> bool:
+    """Say whether a process has kernels, or operations and ranges of the job's own."""
+    if process.trace is not None or segments(process.folder, schema.KERNELS.name, []):
+        return True
+    return not _CALLS.isdisjoint(tables.values(process.folder, schema.SPANS, "category"))
+
+
+def packed_communications(process: Process, links: Links | None) -> bytes:
+    """Return the communication of a trace, packed, for which most traces need not be linked."""
+    if not _may_communicate(process):
+        return packed.pack(pl.DataFrame(schema=communication.SCHEMA))
+    return packed.pack(communications_of(process, links))
 
 
 class Communicated(NamedTuple):

@@ -12,6 +12,7 @@ import pytest
 import traces
 
 from haiprof.analyzer import Analyzer
+from haiprof.answers import chosen_ranks, host_clocks
 
 
 def moved(run: str, folder: Path, seed: int) -> tuple[list[tuple[float, float]], float]:
@@ -64,6 +65,17 @@ def test_planted_clocks_are_found(
         if residual is not None:
             assert row["residual"] <= residual
             assert error <= residual
+
+
+def test_of_very_many_ranks_it_is_the_same_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved("handmade_modern", tmp_path / "t", 3)
+    whole = Analyzer(tmp_path / "t").clock()
+    monkeypatch.setattr(chosen_ranks, "MOST", 1)
+    monkeypatch.setattr(host_clocks, "matched", pytest.fail)
+    assert Analyzer(tmp_path / "t").clock().equals(whole)
+    assert whole["corrected"].sum() > 0
 
 
 def test_a_run_on_one_host_is_left_as_it_is() -> None:
