@@ -174,7 +174,8 @@ class Opened:
     def _open_file(self) -> None:
         self.live = False
         with as_invalid():
-            self.reader = pa.ipc.open_file(self.handle)
+            options = pa.ipc.IpcReadOptions(use_threads=self._threads)
+            self.reader = pa.ipc.open_file(self.handle, options=options)
             self.schema = checked_schema(self.reader.schema)
         self._picked = list(self.schema)
         if self._columns is None:
