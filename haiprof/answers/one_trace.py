@@ -79,7 +79,7 @@ def _may_communicate(process: Process) -> bool:
 
 
 def packed_communications(process: Process, links: Links | None) -> bytes:
-    """Return the communication of a trace, packed, for which most traces need not be linked."""
+    """Return the communication of a process, packed; it is linked only where it may have any."""
     if not _may_communicate(process):
         return packed.pack(pl.DataFrame(schema=communication.SCHEMA))
     return packed.pack(communications_of(process, links))

@@ -191,9 +191,8 @@ class FindingWatch:
         That is no change as :class:`StepWatch` sees them: after a short slow-down too few steps
         were slow to compare with.
         """
-        latest = self._watch.latest()
         for one in list(self._ongoing):
-            if one.before is not None and latest <= _BACK * one.before:
+            if one.before is not None and (latest := self._watch.latest()) <= _BACK * one.before:
                 self._ongoing.remove(one)
                 self._on_end(one, f"steps take {milliseconds(latest)}, as before")
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import polars as pl
 import pytest
 
-from haiprof.views.run.evidence import CPU, SWITCHES, WAIT, Means, Place, evidence, means
+from haiprof.views.run.evidence import CPU, MEANS, SWITCHES, WAIT, Means, Place, evidence, means
 
 SCHEMA = {
     "node": pl.String(), "rank": pl.Int64(), "pid": pl.Int64(), "time": pl.Int64(),
@@ -128,3 +130,21 @@ def test_a_node_that_has_what_others_have_not(metric: str, mine: float, line: st
 def test_ranks_of_one_node_share_what_the_node_has() -> None:
     rows = sampled(of_node("n0", "cpu.steal.percent", 30))
     assert evidence(rows, MINE, [Place("n0", 1, 11)], 10, 4) == ([], False)
+
+
+def test_means_are_of_what_was_measured_in_each_window() -> None:
+    samples = pl.DataFrame(
+        {
+            "time": [1, 2, 3, 9],
+            "metric": ["a", "a", "a", "b"],
+            "instance": [None, None, "x", "x"],
+            "value": [1.0, 4.0, 7.0, math.nan],
+            "flags": [0, 0, 0, 0],
+        },
+        schema_overrides={"flags": pl.UInt32},
+    )
+    found = means(samples, [(1, 3), (2, 2), (4, 9)])
+    assert dict(found.schema) == MEANS
+    assert found.rows() == [(0, "a", None, 2.5), (0, "a", "x", 7.0), (1, "a", None, 4.0)]
+    for empty in (means(samples.clear(), [(0, 9)]), means(samples, [])):
+        assert (dict(empty.schema), empty.height) == (MEANS, 0)
