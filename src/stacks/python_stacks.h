@@ -13,8 +13,10 @@
 #include <optional>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
+#include "base/unique_fd.h"
 #include "ring/python_layout.h"
 #include "stacks/functions.h"
 #include "stacks/remote.h"
@@ -57,6 +59,9 @@ class PythonStacks {
   // The layout must be possible. What stacks name is added to `functions`, which must stay.
   PythonStacks(pid_t pid, const ring::PythonLayout& layout, Functions& functions);
   ~PythonStacks();
+
+  // See Remote.
+  void read_through(base::UniqueFd memory) noexcept { remote_.read_through(std::move(memory)); }
 
   // The stacks of all its threads that Python knows. Those that were torn twice are missing.
   Answer take(std::vector<ThreadStack>& stacks, const Same& same = {});

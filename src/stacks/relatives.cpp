@@ -26,22 +26,10 @@ std::uint64_t stat_of(int folder, int place) noexcept {
   return at == nullptr ? 0 : std::strtoull(at, nullptr, 10);
 }
 
-void add_children_of(int folder, const char* thread, std::vector<pid_t>& children) {
+base::UniqueFd children_file_of(int folder, const char* thread) noexcept {
   char path[288];
   std::snprintf(path, sizeof path, "task/%s/children", thread);
-  const base::UniqueFd file(openat(folder, path, O_RDONLY | O_CLOEXEC));
-  char text[4096];
-  const ssize_t got = file ? ::read(file.get(), text, sizeof text - 1) : -1;
-  if (got <= 0) return;
-  text[got] = '\0';
-  for (char* at = text;;) {
-    char* end = nullptr;
-    const long child = std::strtol(at, &end, 10);
-    // Each ends with a space; one that does not is cut.
-    if (end == at || *end != ' ') return;
-    children.push_back(static_cast<pid_t>(child));
-    at = end;
-  }
+  return base::UniqueFd(openat(folder, path, O_RDONLY | O_CLOEXEC));
 }
 
 }  // namespace
@@ -70,8 +58,23 @@ Kind kind_in(int folder) noexcept {
   return serves ? Kind::server : Kind::fork;
 }
 
-void add_children_in(int folder, pid_t pid, std::vector<pid_t>& children) {
-  add_children_of(folder, std::to_string(pid).c_str(), children);
+base::UniqueFd children_file_in(int folder, pid_t pid) {
+  return children_file_of(folder, std::to_string(pid).c_str());
+}
+
+void add_children_from(int file, std::vector<pid_t>& children) {
+  char text[4096];
+  const ssize_t got = file < 0 ? -1 : pread(file, text, sizeof text - 1, 0);
+  if (got <= 0) return;
+  text[got] = '\0';
+  for (char* at = text;;) {
+    char* end = nullptr;
+    const long child = std::strtol(at, &end, 10);
+    // Each ends with a space; one that does not is cut.
+    if (end == at || *end != ' ') return;
+    children.push_back(static_cast<pid_t>(child));
+    at = end;
+  }
 }
 
 void add_all_children_in(int folder, std::vector<pid_t>& children) {
@@ -81,7 +84,8 @@ void add_all_children_in(int folder, std::vector<pid_t>& children) {
   if (threads == nullptr) return;
   opened.release();
   while (const dirent* const entry = readdir(threads.get())) {
-    if (entry->d_name[0] != '.') add_children_of(folder, entry->d_name, children);
+    if (entry->d_name[0] == '.') continue;
+    add_children_from(children_file_of(folder, entry->d_name).get(), children);
   }
 }
 

@@ -27,8 +27,12 @@ enum class Kind : std::uint8_t {
 
 Kind kind_in(int folder) noexcept;
 
-// Adds the processes that its main thread has started, and those that any of its threads has.
-void add_children_in(int folder, pid_t pid, std::vector<pid_t>& children);
+// Lists the processes that its main thread has started, as long as it lives. To open it takes far
+// longer than to read it.
+base::UniqueFd children_file_in(int folder, pid_t pid);
+// Adds those that are listed now.
+void add_children_from(int file, std::vector<pid_t>& children);
+// Adds those that any of its threads has started.
 void add_all_children_in(int folder, std::vector<pid_t>& children);
 
 }  // namespace haiprof::stacks

@@ -1,5 +1,7 @@
 #include "stacks/remote.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 
@@ -83,6 +85,26 @@ int Remote::transfer(std::span<Place> places) {
   return error;
 }
 
+// As process_vm_readv does: the bytes that came before the first part that cannot be read whole.
+ssize_t Remote::copy(std::size_t first, std::size_t count) const noexcept {
+  if (!memory_) return process_vm_readv(pid_, &ours_[first], count, &theirs_[first], count, 0);
+  ssize_t moved = 0;
+  for (std::size_t i = first; i < first + count; ++i) {
+    const iovec& ours = ours_[i];
+    const ssize_t got =
+        pread(memory_.get(), ours.iov_base, ours.iov_len, static_cast<off_t>(begin_of(theirs_[i])));
+    if (got == 0) {  // the memory is gone: the process has ended, or runs another program
+      std::uint8_t byte = 0;
+      const iovec here{&byte, 1}, there{theirs_[i].iov_base, 1};
+      const bool ended = process_vm_readv(pid_, &here, 1, &there, 1, 0) < 0 && errno == ESRCH;
+      return ended ? -1 : 0;
+    }
+    moved += std::max<ssize_t>(got, 0);
+    if (got != static_cast<ssize_t>(ours.iov_len)) break;
+  }
+  return moved;
+}
+
 // False: some that were read as one are not all there.
 bool Remote::read_as(std::span<Place> places, std::uint64_t near, int& error) {
   ours_.clear();
@@ -122,7 +144,7 @@ bool Remote::read_as(std::span<Place> places, std::uint64_t near, int& error) {
   auto place = places.begin();
   for (std::size_t done = 0; done < ours_.size();) {
     const std::size_t count = std::min(ours_.size() - done, kAtOnce);
-    const ssize_t moved = process_vm_readv(pid_, &ours_[done], count, &theirs_[done], count, 0);
+    const ssize_t moved = copy(done, count);
     if (moved < 0 && errno != EFAULT) {
       error = errno;
       return false;

@@ -11,7 +11,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
+
+#include "base/unique_fd.h"
 
 namespace haiprof::stacks {
 
@@ -21,6 +24,11 @@ class Remote {
   using Wanted = std::uint32_t;
 
   explicit Remote(pid_t pid) : pid_(pid), buffer_(kLeast) {}
+
+  // Reads through this file from here on, the process's "mem" in /proc. It stays of the program
+  // that ran when it was opened: whatever the process becomes later is not there. It costs less,
+  // too, since rights are checked once.
+  void read_through(base::UniqueFd memory) noexcept { memory_ = std::move(memory); }
 
   // A look begins; what was wanted in the last one is read now. As read().
   int begin();
@@ -68,8 +76,10 @@ class Remote {
   const Place* known(std::uint64_t address, std::size_t bytes) noexcept;
   int transfer(std::span<Place> places);
   bool read_as(std::span<Place> places, std::uint64_t near, int& error);
+  ssize_t copy(std::size_t first, std::size_t count) const noexcept;
 
   pid_t pid_;
+  base::UniqueFd memory_;      // none: it is read by number
   std::vector<Place> places_;  // of this look
   std::vector<Place> known_;   // of the last one, as they are now
   std::size_t next_known_ = 0;

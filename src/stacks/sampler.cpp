@@ -1,5 +1,6 @@
 #include "stacks/sampler.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -35,6 +36,8 @@ constexpr double kShare = 0.01;
 // Children are looked for that often, ns: those of the main thread, and of all threads.
 constexpr std::int64_t kChildrenEach = kSecond, kAllChildrenEach = 10 * kSecond;
 constexpr std::size_t kMostChildren = 256;
+// Who owns a process that stays the same program is asked that often, ns.
+constexpr std::int64_t kOwnerEach = kSecond;
 // Samples that wait to be taken; what a recorder that a full disk stops may keep.
 constexpr std::size_t kMostSamples = 1 << 16;
 // Nodes, until all are forgotten; functions likewise.
@@ -69,7 +72,10 @@ struct Sampler::Watched {
         states(number) {}
 
   pid_t pid;
-  base::UniqueFd folder;  // of /proc: stays of this process
+  base::UniqueFd folder;      // of /proc: stays of this process
+  bool is_bound = false;      // it is read through a file: that stays of this program
+  bool was_bound = false;     // or could not be
+  std::int64_t owner_at = 0;  // asked for again
   PythonStacks stacks;
   ThreadStates states;
   std::unordered_map<std::uint32_t, Thread> threads;
@@ -79,7 +85,7 @@ struct Sampler::Watched {
 struct Sampler::Group {
   struct Server {
     pid_t pid;
-    base::UniqueFd folder;
+    base::UniqueFd children_file;
   };
 
   Group(uid_t user, const ring::PythonLayout& where, std::uint32_t first_node,
@@ -93,6 +99,7 @@ struct Sampler::Group {
   std::optional<ring::PythonLayout> layout_elsewhere(pid_t pid) const;
   void end(Watched& process);
   bool is_the_owners(int folder) const noexcept;
+  void bind(Watched& process) const;
   // A thread of it sleeps so that nothing wakes it, as when a file server hangs: its memory may be
   // locked.
   static bool is_stuck(Watched& process);
@@ -103,6 +110,7 @@ struct Sampler::Group {
   Functions functions;
   StackTree tree;
   std::vector<std::unique_ptr<Watched>> processes;  // the one that was named comes first
+  base::UniqueFd children_file;                     // of the one that was named
   std::vector<pid_t> others;                        // children with a memory of their own
   std::vector<Server> servers;                      // children that fork workers
   bool serves = false;                              // the one that was named does so itself
@@ -144,6 +152,14 @@ std::optional<ring::PythonLayout> Sampler::Group::layout_elsewhere(pid_t pid) co
 bool Sampler::Group::is_the_owners(int folder) const noexcept {
   struct stat about;
   return fstat(folder, &about) == 0 && about.st_uid == owner;
+}
+
+// For no child: one that has not become another program yet may share its parent's memory.
+void Sampler::Group::bind(Watched& process) const {
+  base::UniqueFd memory(openat(process.folder.get(), "mem", O_RDONLY | O_CLOEXEC));
+  // Asked for behind that: what was opened is no other user's program.
+  process.is_bound = memory && is_the_owners(process.folder.get());
+  if (process.is_bound) process.stacks.read_through(std::move(memory));
 }
 
 bool Sampler::Group::is_stuck(Watched& process) {
@@ -229,7 +245,9 @@ bool Sampler::Group::look(Watched& process, std::int64_t period) {
       return true;
   }
   // After the look: a program that became another user's in it shows another owner now.
-  if (!is_the_owners(process.folder.get())) {
+  const bool asks = !process.is_bound || now >= process.owner_at;
+  if (asks) process.owner_at = now + kOwnerEach;
+  if (asks && !is_the_owners(process.folder.get())) {
     if (!is_named) return false;
     counts.ended = start_time_in(process.folder.get()) == 0;
     if (!counts.ended) counts.problem = "the process runs as another user now";
@@ -237,6 +255,7 @@ bool Sampler::Group::look(Watched& process, std::int64_t period) {
   }
   counts.problem.clear();
   pause = kFirstPause;
+  if (is_named && !std::exchange(process.was_bound, true)) bind(process);
 
   for (auto& [number, thread] : process.threads) thread.seen = false;
   for (const ThreadStack& stack : stacks) {
@@ -307,12 +326,12 @@ void Sampler::Group::find_children(bool of_all_threads, const std::vector<pid_t>
     servers.clear();
     add_all_children_in(folder, children);
   } else {
-    add_children_in(folder, pid, children);
+    add_children_from(children_file.get(), children);
   }
   for (const pid_t child : children) add_child(child, pid, watched);
   for (const Server& server : servers) {
     children.clear();
-    add_children_in(server.folder.get(), server.pid, children);
+    add_children_from(server.children_file.get(), children);
     for (const pid_t child : children) add_child(child, server.pid, watched);
   }
 }
@@ -337,7 +356,7 @@ void Sampler::Group::add_child(pid_t child, pid_t parent, const std::vector<pid_
   const bool is_of_named = parent == processes.front()->pid;
   const Kind kind = kind_in(folder.get());
   if (kind == Kind::server && is_of_named && !serves) {
-    servers.push_back({child, std::move(folder)});
+    servers.push_back({child, children_file_in(folder.get(), child)});
     return;
   }
   const bool is_copy = kind == Kind::fork || (kind == Kind::server && is_of_named);
@@ -407,6 +426,7 @@ bool Sampler::watch(pid_t pid, std::uint64_t start_time, uid_t owner,
   group->serves = kind_in(folder.get()) == Kind::server;
   group->processes.push_back(
       std::make_unique<Watched>(pid, std::move(folder), layout, group->functions));
+  group->children_file = children_file_in(group->processes.front()->folder.get(), pid);
   const std::scoped_lock lock(shared_->mutex);
   shared_->groups[pid] = std::move(group);
   shared_->bell.ring();

@@ -44,14 +44,21 @@ void a_folder_knows_parent_and_children_until_its_process_ends() {
   CHECK(start_time_in(folder.get()) >= start_time_in(own.get()));
   CHECK(kind_in(folder.get()) == Kind::fork);
   std::vector<pid_t> children;
-  add_children_in(own.get(), getpid(), children);
+  const base::UniqueFd list = children_file_in(own.get(), getpid());
+  add_children_from(list.get(), children);
   CHECK(has(children, child));
+  const base::UniqueFd of_child = children_file_in(folder.get(), child);
   end(child);
+  CHECK(!children_file_in(folder.get(), child));
   CHECK_EQUAL(parent_in(folder.get()), 0);
   CHECK_EQUAL(start_time_in(folder.get()), 0U);
   CHECK(!folder_of(child));
   children.clear();
-  add_children_in(folder.get(), child, children);
+  add_children_from(list.get(), children);
+  CHECK(!has(children, child));
+  children.clear();
+  add_children_from(of_child.get(), children);
+  add_children_from(-1, children);
   add_all_children_in(folder.get(), children);
   add_all_children_in(-1, children);
   CHECK(children.empty());
@@ -62,7 +69,7 @@ void children_of_other_threads_are_found_where_all_are_asked_for() {
   std::vector<pid_t> of_main, of_all;
   std::thread([&] {
     const pid_t child = started();
-    add_children_in(own.get(), getpid(), of_main);
+    add_children_from(children_file_in(own.get(), getpid()).get(), of_main);
     add_all_children_in(own.get(), of_all);
     CHECK(!has(of_main, child));
     CHECK(has(of_all, child));
