@@ -21,6 +21,8 @@ from peers import DRIVERS
 from reporting import Report
 
 RANKS, RANKS_OF_NODE, STEPS = 10_000, 8, 1_000
+#: Two processes of one number would be one that went on.
+FIRST_PID = 10_000
 #: Of the headline and the overview, with late ranks and goodput: s, and bytes of all processes.
 LONGEST, MOST_BYTES = 60.0, 1 << 30
 JOB: Final = """
@@ -69,7 +71,7 @@ def multiplied(run: Path, ranks: int, folder: Path) -> Path:
             place(node, f"n{number}", node=f"n{number}")
         place(
             two[rank % 2], f"n{number}#{rank}", node=f"n{number}", rank=rank, local_rank=local,
-            world_size=ranks,
+            world_size=ranks, pid=FIRST_PID + rank,
         )  # fmt: skip
     return folder
 

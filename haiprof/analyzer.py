@@ -30,7 +30,7 @@ from haiprof.errors import HaiprofError
 from haiprof.findings.deep.as_findings import as_findings
 from haiprof.runs import ROLE_RANK, Run
 from haiprof.sources.found import is_url
-from haiprof.sources.open import Opened, open_path, open_traces
+from haiprof.sources.open import Opened, Temporary, open_path, open_traces
 from haiprof.views.intervals import Times
 from haiprof.views.trace import compare as compare_view
 from haiprof.views.trace import differences as differences_view
@@ -120,7 +120,8 @@ class Analyzer:
         if told is not None:
             warnings.warn("told= is now on_bytes=", DeprecationWarning, stacklevel=2)
         on_bytes = on_bytes or told
-        self._take(open_path(path, executor, on_bytes), executor, on_bytes)
+        run, temporary = open_path(path, executor, on_bytes)
+        self._take(Ranks(run, executor), temporary, on_bytes)
 
     @classmethod
     def _of(
@@ -130,20 +131,21 @@ class Analyzer:
         part_of: tuple[Analyzer, int, int] | None = None,
     ) -> Analyzer:
         """Return the analysis of an open run, or of a part (ns UTC) of another one."""
+        whole = None if part_of is None else part_of[0]._ranks
         analyzer = cls.__new__(cls)
-        analyzer._take(opened, executor, None, part_of)
+        analyzer._take(Ranks(opened.run, executor, whole), opened.temporary, None, part_of)
         return analyzer
 
     def _take(
         self,
-        opened: Opened,
-        executor: Executor | None,
+        ranks: Ranks,
+        temporary: Temporary | None,
         on_bytes: Callable[[int], None] | None,
         part_of: tuple[Analyzer, int, int] | None = None,
     ) -> None:
-        run, self._temporary = opened
+        self._temporary = temporary
         self._part_of = part_of
-        self._ranks = Ranks(run, executor, None if part_of is None else part_of[0]._ranks)
+        self._ranks = ranks
         self._recorded = RecordedAnswers(self._ranks)
         # Weakly: a reference cycle would keep the temporary folder until garbage collection.
         analyzer = weakref.ref(self)
@@ -288,10 +290,14 @@ class Analyzer:
         some = finding_answers.looked_at(self._ranks, self._recorded)
         if some is self._ranks:
             return self
-        opened = Opened(some.run, self._temporary)
-        return self._ranks.once(
-            "in detail, analysed", lambda: Analyzer._of(opened, self._ranks.executor)
-        )
+
+        def made() -> Analyzer:
+            # With what the findings have read of them.
+            analyzer = Analyzer.__new__(Analyzer)
+            analyzer._take(some, self._temporary, None)
+            return analyzer
+
+        return self._ranks.once("in detail, analysed", made)
 
     def problems(self) -> list[str]:
         """Return one line for each folder or file that cannot be read and is left out.

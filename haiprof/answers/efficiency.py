@@ -6,7 +6,8 @@ Tests: tests/views/run/test_efficiency.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 import polars as pl
 
@@ -78,8 +79,16 @@ class _Rank(NamedTuple):
     problems: list[str]
 
 
+#: Where nothing measured what was used.
+_UNMETERED: Final = views.Used(None, None, None)
+
+
 def efficiency(
-    run: Run, each: Map, note: Callable[[list[str]], None], peak_flops: float | None = None
+    run: Run,
+    each: Map,
+    note: Callable[[list[str]], None],
+    peak_flops: float | None,
+    unstated: Mapping[Path, views.Work],
 ) -> Efficiency:
     """Return how well the run uses what it runs on; see :mod:`haiprof.views.run.efficiency`.
 
@@ -88,14 +97,32 @@ def efficiency(
         each: does work for each of many, possibly elsewhere.
         note: called with one line per problem.
         peak_flops: of each GPU, FLOP/s; by default the option of the run, else the vendor's figure.
+        unstated: of processes that said nothing of what they compute, by folder, if already read.
     """
     nodes: dict[str, list[Process]] = {}
     for process in run.processes:
         if process.role == ROLE_NODE:
             nodes.setdefault(process.node, []).append(process)
+    metered: set[str] = set()
+    for process, (is_metered, problems) in each(
+        _meters, [p for its in nodes.values() for p in its]
+    ):
+        note(problems)
+        metered |= {process.node} if is_metered else set()
     candidates = [p for p in run.processes if p.role != ROLE_NODE and p.trace is None]
+    asked = [
+        (p, nodes[p.node] if p.node in metered else [])
+        for p in candidates
+        if p.node in metered or p.folder not in unstated
+    ]
+    read = {one.process.folder: one for _, one in each(_read_rank, asked)}
     found: list[_Rank] = []
-    for _, one in each(_read_rank, [(p, nodes.get(p.node, [])) for p in candidates]):
+    for process in candidates:
+        one = read.get(process.folder)
+        if one is None and process.node not in metered and process.folder in unstated:
+            one = _Rank(process, unstated[process.folder], _UNMETERED, [])
+        if one is None:
+            continue
         note(one.problems)
         if one.done.steps and (one.process.role == ROLE_RANK or one.done.counted is not None):
             found.append(one)
@@ -223,7 +250,7 @@ def _read_rank(around: tuple[Process, Sequence[Process]]) -> _Rank:
     samples, found = _samples(nodes if done.steps else [])
     problems += found
     if not any(each.height for each in samples):
-        return _Rank(process, done, views.Used(None, None, None), problems)
+        return _Rank(process, done, _UNMETERED, problems)
     instances: Mapping[str, list[str]] = gpu_views.instances(process, nodes)
     names = list(dict.fromkeys(name for names in instances.values() for name in names))
     return _Rank(process, done, views.used(steps(), pl.concat(samples), names), problems)
@@ -246,6 +273,12 @@ def _done(
         return steps.with_columns(pl.lit("step").alias("category"))
 
     return views.unstated(len(found.start), int(found.duration.sum())), frame, list(its.problems)
+
+
+def _meters(node: Process) -> tuple[bool, list[str]]:
+    """Say whether a node measured what its ranks used."""
+    read = arrays.read(node, schema.SAMPLES, ("time", "metric"), {"metric": views.METRICS})
+    return read.rows > 0, list(read.problems)
 
 
 _SAMPLES = {

@@ -5,8 +5,10 @@ Tests: tests/views/run/test_goodput.py.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -21,6 +23,9 @@ from haiprof.views.run import goodput as views
 
 #: Does work for each of many, in their order.
 Map = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[tuple[Any, Any]]]
+
+#: The kind of event of a process that was recorded from its middle on.
+ATTACHED: Final = "attach"
 
 _PART_NS = {f"{part}_ns": pl.Int64() for part in views.PARTS}
 _SUMMARY = {
@@ -80,16 +85,24 @@ class Goodput(NamedTuple):
     restarts: pl.DataFrame
 
 
-class _Seen(NamedTuple):
+class Seen(NamedTuple):
+    """What a job's life depends on, of one process."""
+
     steps: int
     saves: Times
     last: int | None
     attached: bool
     problems: list[str]
+    #: Its time line, if nothing is known of any other process but its own life.
+    alone: tuple[views.Life, views.Packed] | None
 
 
 def goodput(
-    run: Run, each: Map, note: Callable[[list[str]], None], aligned: endings.Aligned
+    run: Run,
+    each: Map,
+    note: Callable[[list[str]], None],
+    aligned: endings.Aligned,
+    known: Mapping[Path, Seen],
 ) -> Goodput:
     """Return what the life of the job was spent on; see :mod:`haiprof.views.run.goodput`.
 
@@ -100,15 +113,21 @@ def goodput(
         each: does work for each of many, possibly elsewhere.
         note: called with one line per problem.
         aligned: the clock by which the ends of processes on several nodes are compared.
+        known: of processes that were read before, by their folders.
     """
-    run = window.complete(run, schema.SPANS.name)
-    chosen, lives = _lived(run, each, note)
+    whole, run = run, window.complete(run, schema.SPANS.name)
+    chosen, lives = _lived(run, each, note, known if run is whole else {})
     if not chosen:
         return _nothing()
-    attempts = {
-        process.folder: own
-        for (process, _), own in each(_pieces, [(p, lives[p.folder.name]) for p, _ in chosen])
-    }
+    attempts = {}
+    others = []
+    for process, seen in chosen:
+        life = lives[process.folder.name]
+        if seen.alone is not None and views.decisive(seen.alone[0]) == views.decisive(life):
+            attempts[process.folder] = views.unpacked(seen.alone[1])
+        else:
+            others.append((process, life))
+    attempts |= {process.folder: own for (process, _), own in each(_pieces, others)}
     chosen = [(process, seen) for process, seen in chosen if process.folder in attempts]
     if not chosen:
         return _nothing()
@@ -184,23 +203,28 @@ def lives(
     run: Run, each: Map, note: Callable[[list[str]], None]
 ) -> list[tuple[Process, views.Life]]:
     """Return the processes of ranks, and others that had steps, with when each lived."""
-    chosen, found = _lived(run, each, note)
+    chosen, found = _lived(run, each, note, {})
     return [(process, found[process.folder.name]) for process, _ in chosen]
 
 
 def _lived(
-    run: Run, each: Map, note: Callable[[list[str]], None]
-) -> tuple[list[tuple[Process, _Seen]], dict[str, views.Life]]:
+    run: Run, each: Map, note: Callable[[list[str]], None], known: Mapping[Path, Seen]
+) -> tuple[list[tuple[Process, Seen]], dict[str, views.Life]]:
     candidates = [p for p in run.processes if p.role != ROLE_NODE and p.trace is None]
-    chosen: list[tuple[Process, _Seen]] = []
-    for process, seen in each(_look, candidates):
+    rest = [process for process in candidates if process.folder not in known]
+    looks = each(functools.partial(_look, warmup=run.warmup), rest)
+    found = {**known, **{process.folder: seen for process, seen in looks}}
+    chosen: list[tuple[Process, Seen]] = []
+    for process in candidates:
+        if (seen := found.get(process.folder)) is None:
+            continue
         note(seen.problems)
         if process.started_ns is not None and (process.role == ROLE_RANK or seen.steps):
             chosen.append((process, seen))
     if not chosen:
         return [], {}
-    processes, looks = zip(*chosen, strict=True)
-    return chosen, _lives(processes, looks, run.warmup)
+    processes, several = zip(*chosen, strict=True)
+    return chosen, _lives(processes, several, run.warmup)
 
 
 def _nothing() -> Goodput:
@@ -213,7 +237,7 @@ def _who(process: Process) -> object:
 
 
 def _lives(
-    processes: Sequence[Process], seen: Sequence[_Seen], warmup: float
+    processes: Sequence[Process], seen: Sequence[Seen], warmup: float
 ) -> dict[str, views.Life]:
     """Return by folder when each process lived, and what became of its work."""
     saves = np.sort(np.concatenate([each.saves for each in seen]))
@@ -262,7 +286,7 @@ def _broke_off(process: Process) -> bool:
     return process.state == "died" or endings.failed(process) or endings.interrupted(process)
 
 
-def _end(process: Process, seen: _Seen) -> int:
+def _end(process: Process, seen: Seen) -> int:
     return max(process.ended_ns or seen.last or 0, process.started_ns or 0)
 
 
@@ -286,22 +310,34 @@ def _read(process: Process) -> arrays.Arrays:
     return arrays.read(process, schema.SPANS, views.COLUMNS, keep)
 
 
-def _look(process: Process) -> _Seen:
+def _look(process: Process, warmup: float) -> Seen:
     spans = _read(process)
-    attached = tables.read(process, schema.EVENTS, ("kind",), {"kind": ("attach",)})
-    last = [views.last_end(spans)]
+    attached = arrays.read(process, schema.EVENTS, ("time", "kind"), {"kind": (ATTACHED,)})
+    found = seen(process, spans, attached.rows > 0, warmup)
     problems = [*spans.problems, *attached.problems]
     if process.state == "live":  # while it hangs, it is sampled all the same
         sampled = tables.read(process, schema.SAMPLES, ("time",))
-        last.append(sampled.frame.select(pl.col("time").max()).item())
+        last = [found.last, sampled.frame.select(pl.col("time").max()).item()]
         problems += sampled.problems
-    return _Seen(
-        views.count(spans),
-        views.saves(spans),
-        max((at for at in last if at is not None), default=None),
-        attached.frame.height > 0,
-        problems,
-    )
+        known = [at for at in last if at is not None]
+        found = found._replace(last=max(known, default=None), alone=None)
+    return found._replace(problems=problems)
+
+
+def seen(process: Process, spans: arrays.Arrays, attached: bool, warmup: float) -> Seen:
+    """Return what is known of a process by its spans; of one that lives, samples are later.
+
+    Args:
+        process: the process.
+        spans: its spans, as :mod:`haiprof.views.run.goodput` has them.
+        attached: whether it was recorded from its middle on.
+        warmup: of the run, s.
+    """
+    found = Seen(views.count(spans), views.saves(spans), views.last_end(spans), attached, [], None)
+    if process.started_ns is None:
+        return found
+    life = _lives([process], [found], warmup)[process.folder.name]
+    return found._replace(alone=(life, views.packed(views.pieces(spans, life))))
 
 
 def _pieces(lived: tuple[Process, views.Life]) -> views.Pieces:

@@ -59,12 +59,6 @@ def read_phase_spans(process: Process) -> tables.Read:
     return tables.read(process, schema.SPANS, step_views.COLUMNS, keep)
 
 
-def phase_arrays(process: Process) -> arrays.Arrays:
-    """Return the spans of steps and phases of one process, as arrays."""
-    keep = {"category": step_views.CATEGORIES}
-    return arrays.read(process, schema.SPANS, step_views.COLUMNS, keep)
-
-
 def device_phase_arrays(process: Process) -> arrays.Arrays:
     """Return the device phases of one process, as arrays, where they have a device."""
     columns = ("start", "duration", "category", "name", "device", "step")

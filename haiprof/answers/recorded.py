@@ -23,6 +23,7 @@ from haiprof.answers import (
     pipeline,
     slowdown,
     sql,
+    visited,
 )
 from haiprof.answers import ledger as ledger_answers
 from haiprof.answers import nccl as nccl_answers
@@ -192,7 +193,11 @@ class RecordedAnswers:
             >>> run.events(rank=0, kind="kernels")["text"].to_list()
             ['Kernels are recorded from now on', 'Kernels are not recorded any more']
         """
-        return self._table(schema.EVENTS, rank, {"kind": kind})
+        wanted = self._asked({"kind": kind})
+        found = visited.events(self._ranks, wanted["kind"]) if rank is None and wanted else None
+        if found is None:
+            return self._table(schema.EVENTS, rank, {"kind": kind})
+        return self._known(schema.EVENTS, wanted, found)
 
     def kernels(
         self,
@@ -592,7 +597,9 @@ class RecordedAnswers:
         ranks = self._ranks
         return ranks.once(
             f"efficiency {peak_flops}",
-            lambda: efficiency(ranks.run, ranks.map, ranks.note, peak_flops),
+            lambda: efficiency(
+                ranks.run, ranks.map, ranks.note, peak_flops, visited.unstated(ranks)
+            ),
         )
 
     def goodput(self) -> Goodput:
@@ -607,7 +614,13 @@ class RecordedAnswers:
         ranks = self._ranks
         return ranks.once(
             "goodput",
-            lambda: goodput(ranks.run, ranks.map, ranks.note, host_clocks.of_ends(ranks)),
+            lambda: goodput(
+                ranks.run,
+                ranks.map,
+                ranks.note,
+                host_clocks.of_ends(ranks),
+                visited.seen(ranks),
+            ),
         )
 
     def summaries(self) -> tuple[list[Summary], list[Summary]]:
@@ -625,7 +638,7 @@ class RecordedAnswers:
         def made() -> list[Sums]:
             every = self._ranks.run.processes
             processes = [p for p in every if p.rank is None or p.role == ROLE_RANK]
-            return summed_up(processes, self._ranks.map, self._ranks.note)
+            return summed_up(processes, self._ranks.map, self._ranks.note, self._ranks.run.warmup)
 
         return self._ranks.once("sums", made)
 
@@ -649,7 +662,9 @@ class RecordedAnswers:
         if known is None:
             folders = self.gpu_instances(processes)
             around = [p for p in self._ranks.run.processes if p.folder.name in folders]
-            found = summed_up([*processes, *around], self._ranks.map, self._ranks.note)
+            found = summed_up(
+                [*processes, *around], self._ranks.map, self._ranks.note, self._ranks.run.warmup
+            )
             summaries = [each.summary for each in found]
             own = [s for s in summaries if s.process.folder in chosen]
             add_gpus(own, [s for s in summaries if s.process.folder not in chosen])

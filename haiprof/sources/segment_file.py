@@ -8,6 +8,7 @@ Tests: tests/sources/test_tables.py.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -33,10 +34,8 @@ from haiprof.sources.segment_schema import TIMES
 _MOST_ROWS: Final = 1 << 40
 #: An IPC file is this many bytes of magic, then a stream, then the footer.
 _FILE_MAGIC_BYTES: Final = 8
-#: To open a file again to pick columns takes longer than to read all of a smaller one, and, below
-#: the second size, than to read half of the columns in vain.
-_PICK_BYTES: Final = 1 << 14
-_PICK_FEW_BYTES: Final = 1 << 17
+#: Smaller files are read as a whole: pyarrow takes several times as long to read one by parts.
+_WHOLE_BYTES: Final = 1 << 20
 #: Rows are written at most so long, ns, after those that began later, as kernels are that a GPU
 #: ends late.
 _LATE_NS: Final = 300_000_000_000
@@ -114,13 +113,21 @@ def _newest(segment: Segment) -> int | None:
     return None
 
 
-def arrow_file(file: Path) -> pa.NativeFile:
+def arrow_file(file: Path, copied: int = 0) -> pa.NativeFile:
     """Open a file of a run for pyarrow; see :func:`haiprof.common.owned_files.open_regular`.
+
+    Args:
+        file: which.
+        copied: of a file of at most so many bytes, what it has now is read at once.
 
     Raises:
         OSError: it cannot be read, or is no regular file.
     """
     with open_regular(file) as opened:
+        if os.fstat(opened.fileno()).st_size <= copied:
+            content = opened.read(copied + 1)
+            if len(content) <= copied:
+                return pa.BufferReader(content)
         return pa.OSFile(f"/proc/self/fd/{opened.fileno()}")
 
 
@@ -131,7 +138,7 @@ class Cut(pa.ArrowInvalid):  # type: ignore[misc]
 class Opened:
     """One segment opened to be read by batches; the closed file if whole, else the stream.
 
-    Of columns to pick, small files have others, too. Methods raise pa.ArrowInvalid where it is
+    Streams have columns that were not picked, too. Methods raise pa.ArrowInvalid where it is
     damaged.
     """
 
@@ -145,8 +152,6 @@ class Opened:
         self.damage = ""
         #: Whether it ends within a batch.
         self.cut = False
-        #: Whether columns are read that nobody asked for.
-        self._has_others = False
 
     def __enter__(self) -> Opened:
         closed, live = self._segment.closed, self._segment.live
@@ -163,7 +168,7 @@ class Opened:
 
     def _open(self, file: Path, how: Callable[[], None]) -> Opened:
         self.file = file
-        self.handle = arrow_file(file)
+        self.handle = arrow_file(file, _WHOLE_BYTES)
         try:
             how()
         except BaseException:
@@ -178,18 +183,8 @@ class Opened:
             self.reader = pa.ipc.open_file(self.handle, options=options)
             self.schema = checked_schema(self.reader.schema)
         self._picked = list(self.schema)
-        if self._columns is None:
-            return
-        self._picked = [field for field in self.schema if field.name in self._columns]
-        self._has_others = not self._pays(self._columns)
-        if not self._has_others:
+        if self._columns is not None:
             self.pick(self._columns, threads=self._threads)
-
-    def _pays(self, columns: Collection[str]) -> bool:
-        """Say whether it takes less time to pick columns than to read all."""
-        size, names = self.handle.size(), self.schema.names
-        few = 2 * sum(name in columns for name in names) <= len(names)
-        return bool(size >= (_PICK_BYTES if few else _PICK_FEW_BYTES))
 
     def _open_stream(self) -> None:
         self.live = True
@@ -246,7 +241,8 @@ class Opened:
         checks = Checks()
         for number in range(self.reader.num_record_batches):
             try:
-                batch = self._batch(number, checks)
+                with as_invalid():
+                    batch = checks.sound(self.reader.get_batch(number))
             except pa.ArrowInvalid as error:
                 self.damage = reason_of(error)
                 continue
@@ -261,19 +257,6 @@ class Opened:
                         rows += batch.num_rows
                         yield batch
         self.damage = self.damage or rows_missing(self.schema.metadata, rows)
-
-    def _batch(self, number: int, checks: Checks) -> pa.RecordBatch:
-        try:
-            with as_invalid():
-                return checks.sound(self.reader.get_batch(number))
-        except pa.ArrowInvalid:
-            if self._columns is None or not self._has_others:
-                raise
-        # What is damaged may be a column that nobody asked for.
-        self._has_others = False
-        self.pick(self._columns, threads=self._threads)
-        with as_invalid():
-            return checks.sound(self.reader.get_batch(number))
 
 
 def damaged(file: Path, error: Exception, rows: int = 0) -> str:

@@ -38,9 +38,6 @@ from haiprof.sources.whole import Columns
 
 #: Text columns whose values hardly repeat: interning them would only cost.
 _PLAIN_TEXT = frozenset({"attributes", "text"})
-#: From here on columns are picked. Arrow does so with many threads, each with memory of its own,
-#: which costs more than a few columns of fewer rows.
-_MANY_ROWS = 2_000_000
 #: Files of fewer bytes together are read by the thread that asks: to start others takes longer.
 _SMALL_BYTES = 1 << 20
 #: Of a column with more texts, rows are compared.
@@ -291,9 +288,8 @@ def _read_whole(
             whole = Columns(kinds, [file.schema for file in files])
             heights = [file.height() for file in files]
             whole.make_room(heights)
-            if sum(heights) >= _MANY_ROWS:
-                for file in files:
-                    file.pick(names, threads=len(files) < 2)
+            for file in files:
+                file.pick(names, threads=len(files) < 2)
 
             def fill(part: int) -> None:
                 row = 0

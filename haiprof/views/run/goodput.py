@@ -96,12 +96,42 @@ class Life(NamedTuple):
     failed: int | None = None
 
 
+def decisive(life: Life) -> Life:
+    """Return a life without what makes no difference to the time line of its process."""
+    if not life.loses:
+        life = life._replace(kept=None)
+    return life if life.died or life.live else life._replace(failed=None)
+
+
 class Pieces(NamedTuple):
     """A time line: ``code`` (index into :data:`PARTS`) from each ``start`` to the next, or end."""
 
     start: Times
     code: npt.NDArray[np.int8]
     end: int
+
+
+class Packed(NamedTuple):
+    """A time line in less memory: ``gap`` (ns) from each start to the next one or the end."""
+
+    begin: int
+    gap: Times | npt.NDArray[np.uint32]
+    code: npt.NDArray[np.int8]
+
+
+def packed(line: Pieces) -> Packed:
+    """Return a time line in less memory; :func:`unpacked` returns the same one again."""
+    gap = np.diff(np.append(line.start, line.end))
+    if len(gap) and gap.max() <= np.iinfo(np.uint32).max:
+        gap = gap.astype(np.uint32)
+    return Packed(int(line.start[0]) if len(gap) else line.end, gap, line.code)
+
+
+def unpacked(line: Packed) -> Pieces:
+    """Return a time line that was packed."""
+    ends = line.begin + np.cumsum(line.gap, dtype=np.int64)
+    start = np.append(np.int64(line.begin), ends[:-1])[: len(line.gap)]
+    return Pieces(start, line.code, int(ends[-1]) if len(ends) else line.begin)
 
 
 def count(spans: Arrays) -> int:

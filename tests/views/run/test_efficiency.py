@@ -56,8 +56,12 @@ def run_with(
 
 
 def only(run: Path, **given: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the one rank and the run."""
+    """Return the one rank and the run; the same when the processes were read before."""
     found = Analyzer(run).efficiency(**given)
+    after = Analyzer(run)
+    after.summaries()
+    for one, other in zip(found, after.efficiency(**given), strict=True):
+        assert one.equals(other)
     return found.ranks.row(0, named=True), found.run.row(0, named=True)
 
 
@@ -230,6 +234,9 @@ def test_a_rank_without_steps_and_a_run_without_ranks_have_no_rows(tmp_path: Pat
 
 
 def test_an_ordinary_run_has_its_rows(tmp_path: Path) -> None:
-    found = Analyzer(make_run(tmp_path / "run", ranks=3)).efficiency()
+    analyzer = Analyzer(make_run(tmp_path / "run", ranks=3))
+    analyzer.summaries()
+    found = analyzer.efficiency()
+    assert found.run.equals(Analyzer(tmp_path / "run").efficiency().run)
     assert found.ranks["rank"].to_list() == [0, 1, 2]
     assert found.ranks.select(pl.col("mfu").null_count()).item() == 3

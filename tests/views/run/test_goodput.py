@@ -66,8 +66,12 @@ def again(
 
 
 def parts(run: Path) -> dict[str, float]:
-    """Return the parts with any time, in s."""
+    """Return the parts with any time, in s; the same when the processes were read before."""
     found = Analyzer(run).goodput()
+    after = Analyzer(run)
+    after.summaries()
+    for one, other in zip(found, after.goodput(), strict=True):
+        assert one.equals(other)
     assert found.parts["duration"].sum() == found.summary["wall_ns"].item()
     assert found.parts["duration"].sum() == found.timeline["duration"].sum()
     rows = found.parts.filter(pl.col("duration") != 0)
@@ -273,6 +277,21 @@ _ANY_LIFE = st.tuples(
 )
 
 
+def assert_same(one: views.Pieces, other: views.Pieces) -> None:
+    assert one.end == other.end
+    assert one.start.dtype == other.start.dtype
+    assert np.array_equal(one.start, other.start)
+    assert np.array_equal(one.code, other.code)
+
+
+@pytest.mark.parametrize("gaps", [[], [1], [2**32 - 1, 7], [2**32, 7], [2**62, 1]])
+def test_a_time_line_is_packed_to_the_nanosecond(gaps: list[int]) -> None:
+    points = np.cumsum([T0, *gaps])
+    code = np.arange(len(gaps), dtype=np.int8)
+    line = views.Pieces(points[:-1], code, int(points[-1]))
+    assert_same(line, views.unpacked(views.packed(line)))
+
+
 @settings(max_examples=80)
 @given(st.lists(st.lists(_ANY_LIFE, min_size=1, max_size=3), min_size=1, max_size=3))
 def test_parts_always_sum_to_the_wall_clock_time(ranks: list[list[Any]]) -> None:
@@ -295,6 +314,11 @@ def test_parts_always_sum_to_the_wall_clock_time(ranks: list[list[Any]]) -> None
             one = views.Life(begin, begin + length, loses, kept, died=died)
             own = views.pieces(of_frame(spans), one)
             assert sum(views.totals(own).values()) == length
+            assert_same(own, views.unpacked(views.packed(own)))
+            for known in ({}, {"live": True, "died": False}, {"failed": begin + length // 2}):
+                more = one._replace(**known)
+                line = views.pieces(of_frame(spans), more)
+                assert_same(line, views.pieces(of_frame(spans), views.decisive(more)))
             lives.append((one, own))
         by_rank.append(lives)
     begin = min(one.begin for its in by_rank for one, _ in its)
