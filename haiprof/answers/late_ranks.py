@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from haiprof.answers.rank_columns import WHO, session_of, stacked
+from haiprof.answers.rank_columns import WHO, session_of
 from haiprof.runs import Process
 from haiprof.views.run import evidence, imbalance
 from haiprof.views.run.rank_parts import RankParts
@@ -214,6 +214,6 @@ def in_columns(found: pl.DataFrame, processes: Mapping[str, Process]) -> pl.Data
         for row, label in zip(found.to_dicts(), labels, strict=True)
     ]
     rows = found.drop("rank").with_columns(pl.Series("words", lines, pl.String()))
-    if not labels:
-        return pl.DataFrame(schema={**WHO, **rows.schema})
-    return stacked((processes[label], rows[n : n + 1]) for n, label in enumerate(labels))
+    of_rows = [processes[label] for label in labels]
+    who = [(p.node, p.rank, p.pid, session_of(p)) for p in of_rows]
+    return pl.concat([pl.DataFrame(who, WHO, orient="row"), rows], how="horizontal")

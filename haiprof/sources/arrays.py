@@ -90,12 +90,14 @@ def read(
     """
     keep = keep or {}
     whole = process.window is None and process.summed_up_until(table.name) is None
-    # Inference is known by the steps.
-    whole &= "step" in columns or all(column.name != "step" for column in table.columns)
     if whole and table_cache.current() is None:
+        # Inference is known by the steps.
+        with_steps = (*columns, "step") if "step" in {c.name for c in table.columns} else columns
         with from_system():
-            found = _sound(process, table, columns, keep)
+            found = _sound(process, table, with_steps, keep)
         if found is not None:
+            if "step" not in columns:
+                found.numbers.pop("step", None)
             return found
     read = tables.read(process, table, columns, keep)
     arrays = of_frame(read.frame)

@@ -202,10 +202,9 @@ class Opened:
         """Read only these columns of a closed file, from here on."""
         fields = [i for i, name in enumerate(self.schema.names) if name in columns]
         self._picked = [self.schema.field(i) for i in fields]
-        options = pa.ipc.IpcReadOptions(
-            included_fields=fields if len(fields) < len(self.schema.names) else None,
-            use_threads=threads,
-        )
+        if len(fields) == len(self.schema.names) and threads == self._threads:
+            return
+        options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=threads)
         with as_invalid():
             self.reader = pa.ipc.open_file(self.handle, options=options)
 

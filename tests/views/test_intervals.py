@@ -13,6 +13,7 @@ from haiprof.views.intervals import (
     by_priority,
     covered,
     covered_per_group,
+    distinct,
     innermost,
     intersect,
     merge,
@@ -33,6 +34,13 @@ def arrays(pairs: Pairs) -> tuple[Times, Times]:
 
 def painted(pairs: Pairs) -> set[int]:
     return {instant for start, end in pairs for instant in range(start, end)}
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 5), max_size=60))
+def test_distinct_values_are_those_of_numpy(values: list[int]) -> None:
+    given = np.array(values, np.int64)
+    assert distinct(given).tolist() == np.unique(given).tolist()
+    assert distinct(given).dtype == np.int64
 
 
 @given(intervals)

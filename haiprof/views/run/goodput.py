@@ -42,7 +42,7 @@ import numpy.typing as npt
 import polars as pl
 
 from haiprof.sources.arrays import Arrays
-from haiprof.views.intervals import Times, covered, merge
+from haiprof.views.intervals import Times, covered, distinct, merge
 from haiprof.views.run import step_parts
 
 #: The parts; on a run's line, each takes precedence over the later ones.
@@ -184,7 +184,7 @@ def pieces(spans: Arrays, life: Life) -> Pieces:
 def _ran(spans: Arrays) -> dict[str, tuple[Times, Times]]:
     """Return when each part ran, and the compiler, on the threads that run steps."""
     of_steps = spans.texts["category"].among("step")
-    threads = np.unique(spans.numbers["thread"][of_steps])
+    threads = distinct(spans.numbers["thread"][of_steps])
     on_loop = np.ones(spans.rows, np.bool_)
     if len(threads):
         on_loop = np.isin(spans.numbers["thread"], threads)
@@ -231,7 +231,7 @@ def _paint(layers: Sequence[tuple[str, Times, Times]], begin: int, end: int) -> 
     ]
     edges = [np.array([begin, end], np.int64)]
     edges += [side for _, low, high in clipped for side in (low, high)]
-    points = np.unique(np.concatenate(edges))
+    points = distinct(np.concatenate(edges))
     code = np.full(len(points) - 1, _CODE["other"], np.int8)
     for number, low, high in clipped:
         some = high > low
@@ -289,7 +289,7 @@ def together(ranks: Iterable[Pieces]) -> Pieces | None:
 
 
 def _first(one: Pieces, other: Pieces) -> Pieces:
-    start = np.union1d(one.start, other.start)
+    start = distinct(np.concatenate((one.start, other.start)))
     code = np.minimum(
         one.code[np.searchsorted(one.start, start, "right") - 1],
         other.code[np.searchsorted(other.start, start, "right") - 1],

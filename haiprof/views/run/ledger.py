@@ -43,7 +43,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from haiprof.views.intervals import Index, Times, merge
+from haiprof.views.intervals import Index, Times, distinct, merge
 from haiprof.views.run import goodput, ranges
 from haiprof.views.run import steps as step_views
 from haiprof.views.run.series import usable
@@ -231,7 +231,7 @@ def ledger(
         queue[1],
     ]
     end = max(pieces.end, begin)
-    points = np.unique(np.clip(np.concatenate([np.array([begin, end]), *edges]), begin, end))
+    points = distinct(np.clip(np.concatenate([np.array([begin, end]), *edges]), begin, end))
     low, length = points[:-1], np.diff(points)
     if not len(low):
         return _nothing(begin, end)

@@ -11,7 +11,7 @@ import polars as pl
 
 from haiprof.schema import FLAG_IMPLAUSIBLE
 from haiprof.sources.arrays import NONE, Arrays, Texts, of_frame
-from haiprof.views.intervals import Index, Times
+from haiprof.views.intervals import Index, Times, distinct
 
 #: Units whose instances add up to the whole; the others (%, ratio, °C) are averaged.
 ADDITIVE_UNITS = frozenset({"bytes", "bytes_per_s", "watts", "count", "count_per_s", "per_s"})
@@ -56,7 +56,7 @@ def decimate(x: Times, y: npt.NDArray[np.float64], points: int) -> Index:
     changes = np.flatnonzero(np.diff(bucket[order])) + 1
     least = order[np.concatenate(([0], changes))]
     greatest = order[np.concatenate((changes - 1, [len(order) - 1]))]
-    return np.unique(np.concatenate(([0], least, greatest, [len(x) - 1])))
+    return distinct(np.concatenate(([0], least, greatest, [len(x) - 1])))
 
 
 def usable(samples: pl.DataFrame) -> pl.DataFrame:
@@ -108,7 +108,7 @@ def stats(samples: Arrays) -> dict[str, Stat]:
     metric, instance = found.texts["metric"], found.texts["instance"]
     parts = [0] * len(metric.words)
     some = instance.codes != NONE
-    for pair in np.unique(_pairs(metric, instance)[some]).tolist():
+    for pair in distinct(_pairs(metric, instance)[some]).tolist():
         parts[pair // (len(instance.words) + 1)] += 1
     whole = _whole(found)
     return {

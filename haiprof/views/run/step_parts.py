@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from haiprof.sources.arrays import NONE, Arrays, Texts
-from haiprof.views.intervals import Index, Times, covered_per_group, innermost, self_times
+from haiprof.views.intervals import Index, Times, covered_per_group, distinct, innermost, self_times
 
 #: Name of the part of a step that no phase covers.
 OTHER: Final = "other"
@@ -96,7 +96,7 @@ def self_times_by_thread(
     """Return how long each span was the innermost one among those of its thread and kind."""
     own = np.zeros(len(start), np.int64)
     lane = thread.astype(np.int64) * 2 + is_phase
-    for key in np.unique(lane):
+    for key in distinct(lane):
         rows = np.flatnonzero(lane == key)
         own[rows] = self_times(start[rows], end[rows])
     return own
