@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
@@ -29,8 +30,10 @@ _WINDOW_S: Final = 60.0
 _EVERY_S: Final = 1.0
 #: For how long evidence is gathered once steps have become slower, s.
 EVIDENCE_S: Final = 20.0
-#: Between two looks for that reason, s.
+#: Between two looks for one reason on average, s; and so many for slower steps may follow each
+#: other at once: what a noisy minute seems to change hides no real change after it.
 _BETWEEN_S: Final = 300.0
+_AT_ONCE: Final = 3
 #: Steps are as fast again as they were if they take this many times as long.
 _BACK: Final = 1.05
 _NS: Final = 1_000_000_000
@@ -114,8 +117,10 @@ class FindingWatch:
         self._followed: int | None = None
         self._watch = StepWatch()
         self._first_ns = self._newest_ns = 0
-        #: From when on, s, to look at what has changed, and at the last minute.
-        self._next_change = self._next = 0.0
+        #: When the last looks at what has changed were asked for, s.
+        self._changes: deque[float] = deque(maxlen=_AT_ONCE)
+        #: From when on, s, to look at the last minute.
+        self._next = 0.0
         self._slower: Change | None = None
         self._look: Looking | None = None
         #: What is looked at: a change or a minute, and when that began, ns UTC.
@@ -180,8 +185,11 @@ class FindingWatch:
         self._slower = None
 
     def _changed(self, change: Change) -> None:
-        if change.slower and self._clock() >= self._next_change:
-            self._next_change = self._clock() + _BETWEEN_S
+        if not change.slower:
+            return
+        now, few = self._clock(), len(self._changes) < _AT_ONCE
+        if few or now - self._changes[0] >= _AT_ONCE * _BETWEEN_S:
+            self._changes.append(now)
             self._slower = change
             self._on_slower()
 

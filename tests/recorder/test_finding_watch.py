@@ -171,7 +171,7 @@ def test_nothing_is_said_of_steps_that_were_slower_only_for_a_while() -> None:
     assert not job.begun
 
 
-def test_a_change_is_looked_at_after_the_look_that_goes_on_and_not_again_soon() -> None:
+def test_a_change_is_looked_at_after_the_look_that_goes_on() -> None:
     job = Job()
     job.trains(62)
     job.step_s = 0.13
@@ -180,11 +180,21 @@ def test_a_change_is_looked_at_after_the_look_that_goes_on_and_not_again_soon() 
     job.looks[-1].said = []
     job.trains(2)
     assert len(job.windows[-1]) == 4
-    job.looks[-1].said = []
-    job.trains(30)
-    job.step_s = 0.2
-    job.trains(60, says=[])
     assert job.slower == 1
+
+
+def test_three_changes_are_looked_at_at_once_and_then_no_more_for_some_time() -> None:
+    job = Job()
+    job.trains(62, says=[])
+    begin = job.now
+    for number in range(1, 5):
+        job.step_s *= 1.4
+        job.trains(90, says=[])
+        assert job.slower == min(number, 3)
+    job.trains(begin + 930 - job.now, says=[])
+    job.step_s *= 1.4
+    job.trains(90, says=[])
+    assert job.slower == 4
 
 
 def test_a_job_that_was_started_again_is_another_one() -> None:
