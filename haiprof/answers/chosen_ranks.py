@@ -65,7 +65,13 @@ def in_detail(
         rest = [n for n in numbers if n not in taken]
         spread = np.linspace(0, len(rest) - 1, MOST - len(taken)).round().astype(int)
         taken.update(dict.fromkeys(rest[place] for place in spread.tolist()))
-        return only(ranks, [p for p in ranks.run.processes if p.rank is None or p.rank in taken])
+        part = only(ranks, [p for p in ranks.run.processes if p.rank is None or p.rank in taken])
+        # They have been read, and are on the clock of the whole run.
+        folders = {process.folder for process in part.run.processes}
+        of_ranks, of_nodes = summaries()
+        its = [each for each in of_ranks if each.process.folder in folders]
+        part.once("summaries", lambda: (its, of_nodes))
+        return part
 
     return ranks.once("in detail", make)
 

@@ -140,8 +140,11 @@ def _machine(ranks: list[Summary], nodes: list[Summary]) -> str:
             "'haiprof doctor' says what can be collected here"
         )
     cores = _at_once([s.stats["proc.cpu.percent"] for s in holders]) / 100
-    used = {s.process.node for s in holders}
-    known = [count for s in nodes if s.process.node in used and (count := _cpus(s, holders))]
+    used: dict[str, list[Summary]] = {}
+    for s in holders:
+        used.setdefault(s.process.node, []).append(s)
+    here = ((s, used[s.process.node]) for s in nodes if s.process.node in used)
+    known = [count for s, its in here if (count := _cpus(s, its))]
     tree = "process tree" if len(holders) == 1 else f"{len(holders)} process trees"
     line = f"The job's {tree} used {_cores(cores)} CPU cores"
     if known and len(known) == len(used):
@@ -174,11 +177,10 @@ def _cores(count: float) -> str:
     return f"{count:.2g}" if count < 10 else f"{count:.0f}"
 
 
-def _cpus(node: Summary, holders: list[Summary]) -> float | None:
+def _cpus(node: Summary, here: list[Summary]) -> float | None:
     """CPUs that the job could use on a node: those sampled one by one, or its cgroup's limit."""
     util = node.stats.get("cpu.util.percent")
     cpus = util.parts if util else None
-    here = [s for s in holders if s.process.node == node.process.node]
     # Samples do not show whether several ranks share one limit.
     limit = here[0].stats.get(_CPU_LIMIT) if len({s.rank for s in here}) == 1 else None
     return min(cpus, limit.maximum) if cpus and limit else cpus

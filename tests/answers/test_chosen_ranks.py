@@ -98,3 +98,14 @@ def test_the_overview_says_which_ranks_were_looked_at(run: Path) -> None:
     assert len(some.ranks) == chosen_ranks.MOST
     assert some.in_detail() is some
     assert f"are of {chosen_ranks.MOST} of the {MANY} ranks" in str(analyzer.show_overview())
+
+
+def test_what_was_read_of_all_ranks_is_not_read_again_of_some(run: Path) -> None:
+    analyzer = Analyzer(run)
+    ranks, nodes = analyzer.summaries()
+    some = analyzer.in_detail()
+    of_ranks, of_nodes = some.summaries()
+    assert [summary.process.rank for summary in of_ranks] == some.ranks
+    assert all(any(summary is each for each in ranks) for summary in of_ranks)
+    assert of_nodes is nodes
+    assert len(nodes) == 3

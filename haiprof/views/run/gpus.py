@@ -16,7 +16,7 @@ def instances(process: Process, everybody: Iterable[Process]) -> dict[str, list[
     """
     wanted = {_bare(gpu.uuid) for gpu in process.gpus if gpu.uuid}
     found: dict[str, list[str]] = {}
-    for node in everybody:
+    for node in everybody if wanted else ():
         if node.role == ROLE_NODE and node.node == process.node:
             mine = [g.instance for g in node.gpus if g.instance and _bare(g.uuid) in wanted]
             if mine:
