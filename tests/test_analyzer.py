@@ -257,3 +257,18 @@ def test_completing_a_name_offers_questions_only(tmp_path: Path) -> None:
     assert {"steps", "phases", "findings", "metrics", "operators", "ranks", "deep"} <= set(offered)
     assert not [name for name in offered if name.startswith("_")]
     assert not {"each", "note", "read", "read_gpu", "summaries", "keep_overview"} & set(offered)
+
+
+def test_rows_have_their_process_in_front_be_they_few_or_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = runs.make_run(tmp_path / "run", ranks=3)
+    found = []
+    for few in (0, 10**9):
+        monkeypatch.setattr("haiprof.answers.ranks._FEW_ROWS", few)
+        found.append(Analyzer(run).spans())
+    one, other = found
+    assert one.equals(other)
+    assert one.schema == other.schema
+    assert one["rank"].unique().sort().to_list() == [0, 1, 2]
+    assert one.height > 100

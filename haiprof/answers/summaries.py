@@ -43,12 +43,15 @@ _TREND_POINTS = 40_000
 _TREND_POINTS_RANK = (400, 2_000)
 
 
-#: Kinds of events that answers over all ranks use. They are read with the rest of a process: most
-#: of the time that a rank takes is that of opening its files.
-NOTED: Final = (
+_GPU_KINDS: Final = (
     recorded_views.EVENT_KIND,
     recorded_views.GRAPHS_KIND,
     overhead_view.EVENT_KIND,
+)
+#: Kinds of events that answers over all ranks use. They are read with the rest of a process: most
+#: of the time that a rank takes is that of opening its files.
+NOTED: Final = (
+    *_GPU_KINDS,
     efficiency_view.MODEL,
     efficiency_view.FLOPS,
     goodput.ATTACHED,
@@ -56,7 +59,6 @@ NOTED: Final = (
     while_running.KIND,
     *headline_view.EVENT_KINDS,
 )
-_GPU_KINDS: Final = NOTED[:3]
 _CATEGORIES: Final = tuple(dict.fromkeys((*step_views.CATEGORIES, *goodput_view.CATEGORIES)))
 
 
