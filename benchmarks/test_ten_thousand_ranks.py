@@ -1,7 +1,7 @@
 """A run of ten thousand ranks of 1 000 steps each: how long its overview takes, and its memory.
 
 The ranks are those of a real job of two, again and again under other numbers and on nodes of eight,
-by hard links. Two processes read them.
+by hard links. Two processes read them, then two workers of Dask, which have to say the same.
 """
 
 from __future__ import annotations
@@ -76,20 +76,25 @@ def multiplied(run: Path, ranks: int, folder: Path) -> Path:
     return folder
 
 
+def asked(run: Path, executor: str, answer: Path) -> tuple[dict[str, Any], str]:
+    """Ask for headline and overview; return what that took, and what the answer says."""
+    command = [sys.executable, DRIVERS / "drive_ranks.py", answer, run]
+    command += ["headline_and_overview", executor]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(answer.read_text())
+    assert found["problems"] == []
+    return found, answer.with_name(f"{answer.name}.txt").read_text()
+
+
 @pytest.mark.large
 def test_the_overview_of_ten_thousand_ranks(report: Report, tmp_path: Path) -> None:
     run = recorded(tmp_path)
     figures = []
     for ranks in (RANKS // 10, RANKS):
         folder = multiplied(run, ranks, tmp_path / str(ranks))
-        answer = tmp_path / f"{ranks}.json"
-        command = [sys.executable, DRIVERS / "drive_ranks.py", answer, folder]
-        command += ["headline_and_overview", "processes"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr[-2000:]
-        found = json.loads(answer.read_text())
-        assert found["problems"] == []
-        assert f"{ranks:,}" in answer.with_name(f"{answer.name}.txt").read_text()
+        found, text = asked(folder, "processes", tmp_path / f"{ranks}.json")
+        assert f"{ranks:,}" in text
         took, used = found["ask_s"], found["peak_bytes"] + sum(found["worker_bytes"])
         what = f"headline and overview of {ranks:,} ranks of {STEPS:,} steps, two processes"
         last = ranks == RANKS
@@ -99,4 +104,7 @@ def test_the_overview_of_ten_thousand_ranks(report: Report, tmp_path: Path) -> N
             Figure(f"{what}: memory of all three", Unit.BYTES, Measured(used),
                    target=at_most(MOST_BYTES) if last else None),
         ]  # fmt: skip
-    report(*figures)
+    found, by_dask = asked(folder, "dask", tmp_path / "dask.json")
+    assert by_dask == text
+    what = f"headline and overview of {RANKS:,} ranks of {STEPS:,} steps, two workers of Dask"
+    report(*figures, Figure(what, Unit.SECONDS, Measured(found["ask_s"])))

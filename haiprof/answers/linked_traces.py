@@ -1,7 +1,4 @@
-"""The linked trace of a process: read and linked on first use, then kept.
-
-Tests: tests/answers/test_own.py.
-"""
+"""The linked trace of a process: read and linked on first use, then kept."""
 
 from __future__ import annotations
 
@@ -36,6 +33,7 @@ class Links:
         """Start with an empty cache."""
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, Linked] = OrderedDict()
+        self._rows = 0
 
     def of(self, process: Process, columns: Sequence[str] | None = None) -> Linked:
         """Return the linked trace of a process, reading it if it is not cached.
@@ -51,9 +49,12 @@ class Links:
         linked = _read(process, columns, kept)
         give_back()
         with self._lock:
+            before = self._kept.pop(key, None)
+            self._rows += _rows(linked) - (0 if before is None else _rows(before))
             self._kept[key] = linked
-            while len(self._kept) > 1 and sum(map(_rows, self._kept.values())) > _KEPT_ROWS:
-                self._kept.popitem(last=False)
+            while len(self._kept) > 1 and self._rows > _KEPT_ROWS:
+                _, oldest = self._kept.popitem(last=False)
+                self._rows -= _rows(oldest)
         return linked
 
 

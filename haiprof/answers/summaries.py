@@ -95,9 +95,11 @@ def summed_up(
     points = max(low, min(high, _TREND_POINTS // max(len(processes), 1)))
     ranks = len({process.rank for process in processes if process.role == ROLE_RANK})
     work = functools.partial(_sums, points=points, most=most_steps(ranks), warmup=warmup)
-    found = [sums for _, sums in each(work, processes)]
-    for sums in found:
+    found = []
+    for process, sums in each(work, processes):
         note(sums.summary.problems)
+        sums.summary.process = process  # another process has returned a copy of it
+        found.append(sums)
     fold_ranges([sums.summary for sums in found])
     return found
 
