@@ -24,13 +24,14 @@ pytestmark = pytest.mark.jobs
 
 PERFMON = 38
 SITE = Path(sys.executable).parents[1] / f"lib/python3.{sys.version_info[1]}/site-packages"
-#: Starts the helper as its manifest does, and waits for its socket.
+#: Starts the helper as its manifest does, and waits until it says that it listens at its socket.
 HELPER = """
 import os, subprocess, sys, time
 from pathlib import Path
-helper = subprocess.Popen({words!r}, stderr=open("{folder}/log", "w"))
-while not Path("/run/haiprof/perfd.sock").exists():
-    assert helper.poll() is None, Path("{folder}/log").read_text()
+log = Path("{folder}/log")
+helper = subprocess.Popen({words!r}, stderr=log.open("w"))
+while "listens at /run/haiprof/perfd.sock" not in log.read_text():
+    assert helper.poll() is None, log.read_text()
     time.sleep(0.01)
 print("ready", flush=True)
 while not Path("{folder}/END").exists():
