@@ -4,6 +4,7 @@ what it adds to a step; py-spy, which stops the process for each sample, is meas
 
 from __future__ import annotations
 
+import json
 import os
 import statistics
 import subprocess
@@ -13,7 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import polars as pl
 import pytest
+from commands import HAIPROF
 from figures import Figure, Measured, Reference, Unit, added_at_most, at_most
 from processes import own_mib
 from recording import read_table
@@ -21,6 +24,7 @@ from reporting import Report
 from test_step import summary
 
 from haiprof import _core
+from haiprof.analyzer import Analyzer
 from haiprof.common.owned_files import Folder
 from haiprof.common.process_life import start_time_of
 from haiprof.recorder.stacks import ProcessStacks
@@ -67,6 +71,39 @@ while True:
 #: Stacks to read of it, and when memory is looked at first.
 MANY: Final = 1_000_000
 FIRST: Final = 100_000
+#: Trains, and times its own functions; of its time, shares may be wrong by so much.
+TIMED: Final = """
+import json, sys, time, torch
+torch.set_num_threads(1)
+model = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(4)))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+data = torch.utils.data.DataLoader(torch.randn(1 << 16, 512), batch_size=64, shuffle=True)
+took = dict.fromkeys(("fetch", "forward", "backward", "update"), 0.0)
+def fetch(batches):
+    return next(batches, None)
+def forward(batch):
+    return model(batch).square().mean()
+def backward(loss):
+    loss.backward()
+def update(_):
+    optimizer.step()
+    optimizer.zero_grad()
+def timed(function, argument):
+    begin = time.perf_counter()
+    result = function(argument)
+    took[function.__name__] += time.perf_counter() - begin
+    return result
+until = time.monotonic() + float(sys.argv[1])
+while time.monotonic() < until:
+    batches = iter(data)
+    while (batch := timed(fetch, batches)) is not None and time.monotonic() < until:
+        loss = timed(forward, batch)
+        timed(backward, loss)
+        timed(update, None)
+print(json.dumps(took))
+"""
+TIMED_SECONDS: Final = 60
+POINTS: Final = 0.02
 
 
 class Job:
@@ -162,6 +199,39 @@ def test_what_is_added_to_a_step(benchmark: Any, report: Report, job: Job) -> No
     nothing = Reference("nothing at all", summary([after / before for before, _, after in rounds]))
     what = f"added to a step of {step * 1e3:.1f} ms by stacks at 100 Hz"
     report(Figure(what, Unit.SHARE, ours, nothing))
+
+
+def test_shares_against_the_jobs_own_timers(benchmark: Any, report: Report, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TIMED)
+    words = [*HAIPROF, "run", "--log-dir", tmp_path / "logs", "--run", "one", "--"]
+    words += [sys.executable, tmp_path / "train.py", str(TIMED_SECONDS)]
+
+    def run() -> dict[str, float]:
+        done = subprocess.run(words, capture_output=True, text=True, check=True)
+        took: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+        return took
+
+    took = benchmark.pedantic(run, rounds=1, iterations=1)
+    analyzer = Analyzer(tmp_path / "logs/one")
+    flame = analyzer.flame(threads="training", by="function")
+    own = flame.filter(pl.col("file").str.ends_with("train.py"))
+    samples = analyzer.stacks(threads="training")
+    by_phases, alone = {}, {}
+    for name in took:
+        by_phases[name] = own.filter(pl.col("function") == name)["total"].sum()
+        inside = pl.col("stack").str.contains(f"(^|;){name} \\([^;]*train.py:")
+        alone[name] = samples.filter(inside)["duration"].sum()
+    peer = Reference("by samples alone", Measured(furthest(alone, took)))
+    what = f"shares of functions over {TIMED_SECONDS} s at 10 Hz, off their own timers by at most"
+    off = Measured(furthest(by_phases, took))
+    report(Figure(what, Unit.SHARE, off, peer, at_most(POINTS)))
+
+
+def furthest(seen: dict[str, float], took: dict[str, float]) -> float:
+    """Return how far a share of some functions is off what it should be, at most."""
+    assert min(seen.values()) > 0
+    shares = ((seen[n] / sum(seen.values()), took[n] / sum(took.values())) for n in took)
+    return max(abs(one - other) for one, other in shares)
 
 
 def test_bytes_of_a_sample_on_disk(

@@ -348,7 +348,9 @@ class RecordedAnswers:
 
         One row per process and path of calls: ``path`` (its number), ``parent`` (that of its
         caller), ``depth``, ``function``, ``file``, ``line``, ``total``, ``self`` and ``running``
-        (ns), ``samples``. See :func:`haiprof.views.run.stacks.flame`.
+        (ns), ``samples``. See :func:`haiprof.views.run.stacks.flame`. In the training
+        thread, phases share the samples as they shared its time: see
+        :func:`haiprof.views.run.stacks.weighed`.
 
         Args:
             rank: of this one only.
@@ -362,7 +364,7 @@ class RecordedAnswers:
 
         Example:
             >>> run.flame(rank=0).filter(depth=1).select("function", "line", "total").rows()[:2]
-            [('load', 88, 400000000), ('Model.forward', 12, 400000000)]
+            [('load', 88, 126315788), ('Model.forward', 12, 505263156)]
         """
         asked.one_of("by", by, stack_views.BY)
         asked.one_of("threads", threads, stack_views.THREADS)

@@ -37,7 +37,7 @@ def flame(
     by_phase: bool,
 ) -> tables.Read:
     """Return the flame graph of some threads of one process, of some phases or of all time."""
-    read, tree = _placed(process, phases, threads)
+    read, tree = _placed(process, phases, threads, by_phases=True)
     draw = stack_views.flame_by_phase if by_phase else stack_views.flame
     read.frame = draw(read.frame, tree, by)
     return read
@@ -53,12 +53,18 @@ def step_parts(process: Process, by: stack_views.By) -> tables.Read:
 
 
 def _placed(
-    process: Process, phases: Collection[str] | None, threads: stack_views.Threads
+    process: Process,
+    phases: Collection[str] | None,
+    threads: stack_views.Threads,
+    by_phases: bool = False,
 ) -> tuple[tables.Read, stack_views.Tree]:
+    """Return samples of one process; ``by_phases``: weighed by what phases took."""
     read = tables.read(process, schema.STACKS)
     frames, spans = tables.read(process, schema.FRAMES), read_phase_spans(process)
     tree = stack_views.Tree(frames.frame)
     samples = stack_views.placed(read.frame, tree, spans.frame)
+    if by_phases and process.pid is not None:
+        samples = stack_views.weighed(samples, spans.frame, process.pid)
     samples = stack_views.of_threads(samples, spans.frame, process.pid, threads)
     if phases is not None:
         samples = samples.filter(pl.col("phase").cast(pl.String).is_in(list(phases)))

@@ -15,6 +15,8 @@ import pytest
 from beside_others import LOOP_PRINTS, Recorded, alone, hold, in_this_python, write_job
 from recording import the_recorder, wait_for
 
+pytestmark = pytest.mark.jobs
+
 # -- what is refused -----------------------------------------------------------------------------
 
 #: System calls of x86-64 that Docker's default profile lets a container without further rights not

@@ -22,6 +22,8 @@ from haiprof import Analyzer
 from haiprof.control.client import ControlError
 from haiprof.control.sockets import socket_of
 
+pytestmark = pytest.mark.jobs
+
 
 @pytest.fixture
 def running(shm: Path, tmp_path: Path) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
@@ -89,7 +91,6 @@ def test_ctrl_c_ends_the_recording_and_not_the_job(
     wait_for(lambda: not list(run.glob("*/*.arrows")), 10, "closed files")
 
 
-@pytest.mark.jobs
 def test_ctrl_c_while_ranks_are_reached_ends_those_that_were(
     running: tuple[Path, subprocess.Popen[str]], tmp_path: Path
 ) -> None:
@@ -238,7 +239,6 @@ def noted(run: Path, times: Path) -> list[float]:
     return [median / sum(medians) for median in medians]
 
 
-@pytest.mark.jobs
 def test_phases_are_those_of_the_same_job_under_haiprof_run(shm: Path, tmp_path: Path) -> None:
     script, logs = tmp_path / "train_long.py", tmp_path / "logs"
     script.write_text(textwrap.dedent(TRAINS_LONG))

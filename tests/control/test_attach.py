@@ -30,6 +30,8 @@ from haiprof.control.find import Found, find
 from haiprof.control.inject import run_in
 from haiprof.options import resolve
 
+pytestmark = pytest.mark.jobs
+
 #: How one is reached that was not prepared.
 WAY = "remote_exec" if sys.version_info >= (3, 14) else "injector"
 

@@ -13,6 +13,8 @@ import cuda_jobs
 import pytest
 from commands import haiprof
 
+pytestmark = pytest.mark.jobs
+
 # A hundred steps and more, with readings of the GPU beside them.
 TRAINS = """
     use_cuda()

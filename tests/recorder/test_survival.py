@@ -28,6 +28,8 @@ from recording import (
 
 from haiprof import _core
 
+pytestmark = pytest.mark.jobs
+
 START = """
     import haiprof, os, sys, time
     session = haiprof.start(sys.argv[1], run="run", hooks=False)

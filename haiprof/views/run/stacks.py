@@ -1,7 +1,9 @@
 """Where the time of a process goes, line by line: its sampled Python stacks.
 
-A sample stands for the wall time from it to the next one. Of ``n`` samples in a period a function
-with the share ``p`` of the time is in ``p n``, give or take ``sqrt(p (1 - p) n)``.
+A sample stands for the wall time of the period in which it was taken. Of ``n`` samples in all a
+function with the share ``p`` of the time is in ``p n``, give or take ``sqrt(p (1 - p) n)``; in the
+flame graph of the training thread less is left to chance, as its phases are known:
+:func:`weighed`.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import numpy.typing as npt
 import polars as pl
 
 from haiprof.common.frame_texts import OUR_THREADS, SEPARATOR, frame_text
+from haiprof.views.intervals import covered, merge, subtract
 
 By = Literal["line", "function"]
 BY: Final[tuple[By, ...]] = ("line", "function")
@@ -173,9 +176,60 @@ def of_threads(
         return samples
     if threads == "workers":
         return samples.filter(pl.col("process") != pid, pl.col("process") == pl.col("thread"))
+    return samples.filter(_of_training(spans, pid))
+
+
+def _of_training(spans: pl.DataFrame, pid: int) -> pl.Expr:
     of_phases = spans.filter(pl.col("category") == "phase")["thread"].value_counts(sort=True)
     training = of_phases["thread"][0] if of_phases.height else pid
-    return samples.filter(pl.col("process") == pid, pl.col("thread") == training)
+    return (pl.col("process") == pid) & (pl.col("thread") == training)
+
+
+def weighed(samples: pl.DataFrame, spans: pl.DataFrame, pid: int) -> pl.DataFrame:
+    """Return samples; phases share those of the training thread as they shared its time.
+
+    How many samples a phase has is chance, how long it took is known: what is left to chance is
+    which lines share its time (post-stratification: W. G. Cochran, Sampling Techniques, 5A.9). All
+    samples together keep their weight. Time in no phase counts as one more phase; a sample that
+    goes on beyond its phase stays as it is.
+
+    Args:
+        samples: as :func:`placed` gives them.
+        spans: the steps and phases of their process, with :data:`SPAN_COLUMNS`.
+        pid: of that process.
+    """
+    phases = spans.filter(pl.col("category") == "phase").sort("start")
+    training = samples.filter(_of_training(spans, pid))
+    in_one = pl.col("phase").is_not_null() | (pl.col("samples") <= 1)
+    if not phases.height or not training.filter(in_one).height:
+        return samples
+    # A sample is at a random moment of its period, so its neighbours are less than two away.
+    low, high = merge(*_around(training.filter(in_one), 1))
+    sampled = subtract(low, high, *merge(*_around(training.filter(~in_one), 0)))
+    own = _own_time(phases, *sampled)
+    stratum = pl.col("phase").cast(pl.String).alias("stratum")
+    known = phases.select(pl.col("name").cast(pl.String).alias("stratum"), pl.Series("took", own))
+    rest = max(int((sampled[1] - sampled[0]).sum()) - int(own.sum()), 0)
+    none = pl.DataFrame({"stratum": [None], "took": [rest]}, known.schema)
+    took = pl.concat([known, none]).group_by("stratum").agg(pl.col("took").sum())
+    seen = training.filter(in_one).group_by(stratum).agg(pl.col("duration").sum().alias("seen"))
+    share = pl.col("took") / pl.col("took").sum() * pl.col("seen").sum() / pl.col("seen")
+    factors = seen.filter(pl.col("seen") > 0).join(took, on="stratum", nulls_equal=True)
+    joined = samples.with_columns(stratum).join(
+        factors.select("stratum", share.fill_nan(1.0).alias("factor")),
+        on="stratum", how="left", nulls_equal=True, maintain_order="left",
+    )  # fmt: skip
+    factor = pl.when(_of_training(spans, pid) & in_one).then(pl.col("factor")).fill_null(1.0)
+    weight = (pl.col("duration") * factor).round().cast(pl.Int64)
+    return joined.with_columns(weight.alias("duration")).drop("stratum", "factor")
+
+
+def _around(samples: pl.DataFrame, periods: int) -> tuple[Numbers, Numbers]:
+    """Return from when to when samples were taken, and so many periods before and after."""
+    count = np.maximum(samples["samples"].to_numpy().astype(np.int64), 1)
+    period = np.maximum(samples["duration"].to_numpy(), 0) // count
+    start = samples["start"].to_numpy()
+    return start - periods * period, start + (count - 1 + periods) * period
 
 
 def described(samples: pl.DataFrame, tree: Tree) -> pl.DataFrame:
@@ -310,29 +364,45 @@ def _renumbered(flame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _innermost(spans: pl.DataFrame, first: Numbers, last: Numbers) -> Numbers:
-    """Return the row of the span around each interval that began last; -1: there is none.
-
-    Spans are sorted by start, and nest.
-    """
+    """Return the row of the span around each interval that began last; -1: there is none."""
     if not spans.height:
         return np.full(len(first), -1, np.int64)
-    from haiprof import _core
-
-    start = spans["start"].to_numpy()
-    end = start + np.maximum(spans["duration"].to_numpy(), 0)
-    order = _core.nesting_order(
-        np.zeros(len(start), np.uint32), start, end, np.zeros(len(start), np.uint8)
-    )
-    start, end = start[order], end[order]
-    parent, *_ = _core.nest(
-        np.zeros(len(start), np.uint32), np.zeros(len(start), np.uint8), start, end
-    )
+    order, start, end, parent = _nested(spans)
     at = np.searchsorted(start, first, side="right") - 1
     while True:
         over = (at >= 0) & (end[at] <= last)
         if not over.any():
             return np.where(at >= 0, order[at], -1)
         at = np.where(over, parent[at], at)
+
+
+def _own_time(spans: pl.DataFrame, begin: Numbers, end: Numbers) -> Numbers:
+    """Return how much of some disjoint intervals each span has, without the spans in it, ns."""
+    order, start, until, parent = _nested(spans)
+    own = covered(begin, end, start, until)
+    inside = np.flatnonzero(parent >= 0)
+    of_children = np.zeros(len(own), np.int64)
+    np.add.at(of_children, parent[inside], own[inside])
+    result = np.zeros(len(own), np.int64)
+    result[order] = np.maximum(own - of_children, 0)
+    return result
+
+
+def _nested(spans: pl.DataFrame) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+    """Return spans, callers first: their rows, when they start and end, and the row each is in.
+
+    Args:
+        spans: sorted by start; they nest.
+    """
+    from haiprof import _core
+
+    start = spans["start"].to_numpy()
+    end = start + np.maximum(spans["duration"].to_numpy(), 0)
+    groups, kinds = np.zeros(len(start), np.uint32), np.zeros(len(start), np.uint8)
+    order = _core.nesting_order(groups, start, end, kinds)
+    start, end = start[order], end[order]
+    parent, *_ = _core.nest(groups, kinds, start, end)
+    return order.astype(np.int64), start, end, parent.astype(np.int64)
 
 
 def _taken(values: pl.Series, rows: Numbers) -> pl.Series:

@@ -17,6 +17,8 @@ from control_jobs import STEPS
 from emulated_hosts import Cluster, emulated
 from recording import wait_for
 
+pytestmark = pytest.mark.jobs
+
 BOTH = ("--nodes", "n1,n2")
 
 

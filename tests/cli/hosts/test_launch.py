@@ -16,7 +16,7 @@ from recording import wait_for
 
 from haiprof.cli.hosts.names import choose_hosts
 
-pytestmark = pytest.mark.usefixtures("shm")
+pytestmark = [pytest.mark.jobs, pytest.mark.usefixtures("shm")]
 
 HERE = ("--nodes=2", "--hosts=localhost,localhost")
 

@@ -22,6 +22,7 @@ from haiprof.views.run.stacks import (
     described,
     flame,
     placed,
+    weighed,
 )
 
 
@@ -135,6 +136,65 @@ def test_by_function_lines_are_one() -> None:
         ("<module>", None, 200 * runs.MS),
         ("Model.forward", None, 200 * runs.MS),
     ]
+
+
+#: Of :func:`runs.stack`.
+PID = 1000
+
+
+def weights(stacks: list[Row], spans: list[Row]) -> list[float]:
+    """Return what each sample weighs by its phase, ms."""
+    phases = table(schema.SPANS, spans)
+    samples = placed(table(schema.STACKS, stacks), tree(), phases)
+    found = weighed(samples, phases, PID)
+    assert found.drop("duration").equals(samples.drop("duration"))
+    return [each / runs.MS for each in found["duration"].to_list()]
+
+
+def test_phases_share_the_samples_as_they_shared_the_time() -> None:
+    """Of 600 ms, forward has 330, backward inside it 90, and 180 are in no phase."""
+    spans = [span(-100, 420, "phase", "forward"), span(110, 90, "phase", "backward")]
+    samples = [stack(0, 2), stack(120, 3), stack(210, 2), stack(330, 1), stack(400, 1)]
+    assert weights(samples, spans) == [137.5, 75, 137.5, 75, 75]
+    others = [stack(0, 2, thread=7), stack(100, 2, process=1007)]
+    assert weights([*samples, *others], spans) == [137.5, 75, 137.5, 75, 75, 100, 100]
+    # Nothing is known of time that was not sampled, nor of how a sample is shared by phases.
+    through = span(530, 30, "phase", "forward"), span(600, 70, "phase", "optimizer")
+    later = span(900, 500, "phase", "forward")
+    every = [*samples, stack(500, 2, samples=3)]
+    assert weights(every, [*spans, *through, later]) == [137.5, 75, 137.5, 75, 75, 300]
+    assert weights(samples, []) == [100] * 5
+    assert weights([], spans) == []
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 400), st.sampled_from(["forward", "backward", ""])),
+        min_size=1,
+        max_size=30,
+    ),
+    st.lists(st.integers(0, 99), min_size=1, max_size=100),
+)
+def test_weights_are_as_the_times_of_phases_wherever_samples_fall(
+    phases: list[tuple[int, str]], moments: list[int]
+) -> None:
+    ends = np.cumsum([took for took, _ in phases]).tolist()
+    timed = [(end - took, end, name) for end, (took, name) in zip(ends, phases, strict=True)]
+    its = table(schema.SPANS, [span(a, b - a, "phase", name) for a, b, name in timed if name])
+    starts = [100 * number + moment for number, moment in enumerate(moments)]
+    samples = table(schema.STACKS, [stack(start, 1) for start in starts])
+    found = weighed(placed(samples, tree(), its), its, PID)
+    weight = {name: sum(rows["duration"]) for (name,), rows in found.group_by("phase")}
+    first, last = starts[0] - 100, starts[-1] + 100
+    took: dict[object, int] = {}
+    for begin, end, name in timed:
+        took[name] = took.get(name, 0) + max(min(end, last) - max(begin, first), 0)
+    took[None] = last - first - took.get("forward", 0) - took.get("backward", 0)
+    seen = sum(took[name] for name in weight)
+    assert sum(weight.values()) == pytest.approx(100 * len(starts) * runs.MS, abs=len(starts))
+    for name, ns in weight.items():
+        share = took[name] / seen if seen else 1.0
+        assert ns == pytest.approx(100 * len(starts) * runs.MS * share, abs=len(starts))
 
 
 def test_without_samples_there_is_nothing() -> None:
