@@ -2,7 +2,8 @@
 
 What it measured of itself is one JSON object: ``open_s``, ``ask_s``, ``cpu_s`` (of this process),
 ``peak_bytes`` and ``before_bytes`` (the most memory that this process had resident, in all and
-before it asked) and ``worker_bytes`` (the same of each process of the executor). The answer is
+before it asked), ``worker_bytes`` (the same of each process of the executor) and ``shared_bytes``
+(how much of all these is counted more than once: pages of libraries, at the end). The answer is
 written beside it, to be compared.
 """
 
@@ -63,6 +64,7 @@ def main() -> None:
             "before_bytes": before,
             "peak_bytes": _peak(os.getpid()),
             "worker_bytes": [_peak(child.pid) for child in _workers()],
+            "shared_bytes": sum(map(_counted_twice, (os.getpid(), *(c.pid for c in _workers())))),
             "problems": run.problems(),
         }
     _write(answer, asked.report)
@@ -99,6 +101,12 @@ def _workers() -> list[psutil.Process]:
 def _peak(pid: int) -> int:
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+
+
+def _counted_twice(pid: int) -> int:
+    """What a process has resident beyond its own share of it (Pss)."""
+    memory = psutil.Process(pid).memory_full_info()
+    return memory.rss - memory.pss
 
 
 def _write(answer: Any, report: Path) -> None:

@@ -10,6 +10,7 @@ import polars as pl
 
 from haiprof.answers.rank_columns import WHO, session_of
 from haiprof.runs import Process
+from haiprof.views.intervals import Times
 from haiprof.views.run import evidence, imbalance
 from haiprof.views.run.rank_parts import RankParts
 from haiprof.views.run.step_parts import BACKWARD, SYNC
@@ -25,12 +26,12 @@ _COMPARED = 128
 class AllParts(NamedTuple):
     """The parts of the steps of all ranks, by label, on one clock.
 
-    ``lasted`` has ``step`` and ``duration`` (ns) of each step of a rank.
+    ``lasted`` has the steps of each rank, ascending, and how long each took (ns).
     """
 
     processes: dict[str, Process]
     parts: RankParts
-    lasted: dict[str, pl.DataFrame]
+    lasted: dict[str, tuple[Times, Times]]
 
 
 def at_once(processes: Mapping[str, Process], steps: pl.DataFrame) -> list[dict[str, Process]]:
@@ -146,7 +147,8 @@ def traced_at_once(
             (node if name == "node" else pl.col(name)).eq_missing(pl.lit(value))
             for name, value in zip(WHO, who, strict=True)
         )
-        lasted[label] = steps.filter(mine).select(pl.col("step").cast(pl.Int64), "duration")
+        its = steps.filter(mine).select("step", "duration").drop_nulls().unique("step").sort("step")
+        lasted[label] = its["step"].cast(pl.Int64).to_numpy(), its["duration"].to_numpy()
     return AllParts(processes, parts, lasted)
 
 
@@ -160,7 +162,7 @@ def of_run(
 
     Args:
         processes: the process of each label.
-        parts: :func:`haiprof.views.run.step_parts.part_table` of each, on one clock.
+        parts: those of each, on one clock.
         sampled: samples of some processes in windows of time; only called if a rank is late.
         gpus: the GPUs of a process as its node names them.
     """

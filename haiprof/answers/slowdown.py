@@ -69,9 +69,8 @@ def _of_parts(found: AllParts) -> causes.Slowdown:
     edges = np.arange(0, len(steps), width)
     measured: list[Reals] = []
     for label in own.ranks:
-        frame = found.lasted[label].drop_nulls().unique("step").sort("step")
-        rows = np.searchsorted(frame["step"].to_numpy(), steps)
-        took = frame["duration"].to_numpy().astype(np.float64)[rows]
+        numbers, lasted = found.lasted[label]
+        took = lasted[np.searchsorted(numbers, steps)].astype(np.float64)
         measured.append(np.add.reduceat(took, edges) / np.diff(np.append(edges, len(steps))))
     return data_parallel.of_parts(
         {label: found.processes[label].rank for label in own.ranks},

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import polars as pl
+import numpy as np
 
 from haiprof import schema
 from haiprof.answers import host_clocks, late_ranks
@@ -54,9 +54,7 @@ def all_parts(ranks: Ranks, sums: Sequence[Sums]) -> late_ranks.AllParts:
         table = tables_of.get(process.folder)
         if table is None:  # it could not be read
             continue
-        found.parts.add_table(process.label, table, clocks.get(process.node))
+        found.parts.add_packed(process.label, table, clocks.get(process.node))
         found.processes[process.label] = process
-        found.lasted[process.label] = pl.DataFrame(
-            {"step": table.steps, "duration": table.duration.sum(1)}
-        )
+        found.lasted[process.label] = table.steps, table.duration.sum(1, dtype=np.int64)
     return found

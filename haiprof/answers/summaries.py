@@ -32,15 +32,17 @@ from haiprof.views.run import recorded as recorded_views
 from haiprof.views.run import step_parts
 from haiprof.views.run import steps as step_views
 from haiprof.views.run.overview import Summary, fold_ranges, summarise
-from haiprof.views.run.rank_parts import most_steps
+from haiprof.views.run.rank_parts import PackedParts, most_steps, packed
 
 #: Does work for each of many, in their order.
 Map = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[tuple[Any, Any]]]
 
 _SUMMARY_SAMPLES = ("time", "metric", "instance", "value", "flags")
-#: Points of all step series of an overview together; each rank has between these two.
+#: Points of all step series of an overview together, and the least and the most of a rank. Of
+#: thousands of ranks, which no picture shows one by one, each may have half of the least.
 _TREND_POINTS = 40_000
 _TREND_POINTS_RANK = (400, 2_000)
+_TREND_POINTS_MANY, _TREND_POINTS_LEAST = 1_000_000, 200
 
 
 _GPU_KINDS: Final = (
@@ -71,7 +73,7 @@ class Sums(NamedTuple):
     """
 
     summary: Summary
-    parts: step_parts.PartTable | None
+    parts: PackedParts | None
     seen: goodput.Seen | None
     steps: tuple[int, int] | None
     noted: pl.DataFrame | None
@@ -91,8 +93,7 @@ def summed_up(
         note: called with the problems of each.
         warmup: of their run, s.
     """
-    low, high = _TREND_POINTS_RANK
-    points = max(low, min(high, _TREND_POINTS // max(len(processes), 1)))
+    points = _trend_points(len(processes))
     ranks = len({process.rank for process in processes if process.role == ROLE_RANK})
     work = functools.partial(_sums, points=points, most=most_steps(ranks), warmup=warmup)
     found = []
@@ -102,6 +103,13 @@ def summed_up(
         found.append(sums)
     fold_ranges([sums.summary for sums in found])
     return found
+
+
+def _trend_points(processes: int) -> int:
+    low, high = _TREND_POINTS_RANK
+    each = max(processes, 1)
+    low = max(_TREND_POINTS_LEAST, min(low, _TREND_POINTS_MANY // each))
+    return max(low, min(high, _TREND_POINTS // each))
 
 
 def _sums(process: Process, points: int, most: int, warmup: float) -> Sums:
@@ -128,7 +136,7 @@ def _sums(process: Process, points: int, most: int, warmup: float) -> Sums:
     on_device = device_phase_arrays(process)
     summary.problems += on_device.problems
     table = step_parts.part_table(spans, on_device, most, (found, parts))
-    return Sums(summary, table, seen, steps, noted)
+    return Sums(summary, packed(table), seen, steps, noted)
 
 
 def _among(spans: arrays.Arrays, categories: Sequence[str]) -> arrays.Arrays:

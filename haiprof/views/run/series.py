@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -99,6 +100,8 @@ def _implausible() -> pl.Expr:
 def stats(samples: Arrays) -> dict[str, Stat]:
     """Summarise each metric over time, from its values that :func:`usable` keeps.
 
+    Names are shared by all ranks: thousands of copies would take more than what they name.
+
     Values without an instance are the whole, and instances its parts. If a metric has only parts,
     those of one instant are added or, in a unit that does not add up, averaged; among network
     interfaces the busiest stands for all, and a part of a part (``gpu0/mig1`` of ``gpu0``) is
@@ -112,7 +115,7 @@ def stats(samples: Arrays) -> dict[str, Stat]:
         parts[pair // (len(instance.words) + 1)] += 1
     whole = _whole(found)
     return {
-        metric.words[code]: Stat(mean, top, parts[code], begin, end, count)
+        sys.intern(metric.words[code]): Stat(mean, top, parts[code], begin, end, count)
         for code, mean, top, begin, end, count in _over_time(whole, whole.texts["metric"].codes)
     }
 
@@ -151,7 +154,7 @@ def stats_by_instance(samples: Arrays, *prefixes: str) -> dict[str, dict[str, St
     metric, instance = found.texts["metric"], found.texts["instance"]
     pairs, many = _pairs(metric, instance), len(instance.words) + 1
     for pair, mean, top, begin, end, count in _over_time(found, pairs):
-        name, of = metric.words[pair // many], instance.words[pair % many]
+        name, of = sys.intern(metric.words[pair // many]), instance.words[pair % many]
         by_instance.setdefault(of, {})[name] = Stat(mean, top, 1, begin, end, count)
     return by_instance
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haiprof.views.intervals import Times
-from haiprof.views.run.rank_parts import PARTS, RankParts, most_steps
+from haiprof.views.run.rank_parts import PARTS, RankParts, most_steps, packed
+from haiprof.views.run.step_parts import NEVER, PartTable
 
 SCHEMA = {name: kind for name, kind in PARTS.items() if name != "rank"}
 Row = tuple[int, str, int, int | None, int | None]
@@ -85,6 +86,45 @@ def test_times_are_put_on_the_clock_of_all_and_keep_every_nanosecond() -> None:
     rows = [(0, "forward", 10, begun, begun + 10), (0, "other", 1, None, None)]
     parts.add("a", pl.DataFrame(rows, SCHEMA, orient="row"), later)
     assert parts.spanned("a", None, None) == (begun + 7, begun + 17, 1)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2**40), st.integers(0, 2**33)), min_size=1, max_size=9),
+    st.sampled_from([0, 2**31 - 2, 1_700_000_000_000_000_001]),
+)
+def test_packed_parts_keep_every_nanosecond(spans: list[tuple[int, int]], begun: int) -> None:
+    start = np.array([[begun + at, NEVER] for at, _ in spans])
+    lasted = np.array([[took, 2**31 + 5] for _, took in spans])
+    end = np.where(start == NEVER, NEVER, start + lasted)
+    table = PartTable(np.arange(len(spans)), ["forward", "other"], lasted, start, end)
+    small = packed(table)
+    known = small.start >= 0
+    assert np.array_equal(np.where(known, small.begin[:, None] + small.start, NEVER), start)
+    assert np.array_equal(np.where(known, small.begin[:, None] + small.end, NEVER), end)
+    assert np.array_equal(small.duration, lasted)
+    few = packed(table._replace(duration=lasted[:, :1] % 2**31))
+    assert few.duration.dtype == np.int32
+
+
+def test_parts_of_a_rank_may_be_used_again() -> None:
+    """What is done with them afterwards does not change them."""
+    ms = 1_000_000
+    first = PartTable(
+        np.arange(2), ["backward", "gradient_sync"], np.full((2, 2), 3 * ms),
+        np.array([[0, 3], [10, 13]]) * ms, np.array([[3, 6], [13, 16]]) * ms,
+    )  # fmt: skip
+    late = first._replace(names=["backward", "forward"], start=first.start + ms)
+    shared = {"a": packed(first), "b": packed(late)}
+    answers = []
+    for _ in range(2):
+        parts = RankParts()
+        for rank, each in shared.items():
+            parts.add_packed(rank, each, lambda times: times + 5)
+        parts.fold("gradient_sync", "backward")
+        parts.leave_waiting_out()
+        answers.append((durations(parts), parts.spanned("a", None, None)))
+    assert answers[0] == answers[1]
+    assert answers[0][1] == (5, 16 * ms + 5, 2)
 
 
 @given(st.integers(1, 300), st.integers(0, 2000), st.integers(1, 9))
