@@ -220,7 +220,9 @@ def weighed(samples: pl.DataFrame, spans: pl.DataFrame, pid: int) -> pl.DataFram
         on="stratum", how="left", nulls_equal=True, maintain_order="left",
     )  # fmt: skip
     factor = pl.when(_of_training(spans, pid) & in_one).then(pl.col("factor")).fill_null(1.0)
-    weight = (pl.col("duration") * factor).round().cast(pl.Int64)
+    # Damaged files may have times that no number holds.
+    weight = (pl.col("duration") * factor).round().cast(pl.Int64, strict=False)
+    weight = weight.fill_null(pl.col("duration"))
     return joined.with_columns(weight.alias("duration")).drop("stratum", "factor")
 
 

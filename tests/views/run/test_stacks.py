@@ -197,6 +197,21 @@ def test_weights_are_as_the_times_of_phases_wherever_samples_fall(
         assert ns == pytest.approx(100 * len(starts) * runs.MS * share, abs=len(starts))
 
 
+HUGE = st.sampled_from([0, 1, 2**62, 2**63 - 1, -(2**62), -(2**63)])
+
+
+@given(st.lists(st.tuples(HUGE, HUGE), max_size=6), st.lists(st.tuples(HUGE, HUGE), max_size=6))
+def test_no_times_however_damaged_lose_a_sample(
+    samples: list[tuple[int, int]], phases: list[tuple[int, int]]
+) -> None:
+    spans = [{**span(0, 0, "phase", "forward"), "start": a, "duration": b} for a, b in phases]
+    stacks = [{**stack(0, 2), "start": a, "duration": b} for a, b in samples]
+    its = table(schema.SPANS, spans)
+    found = weighed(placed(table(schema.STACKS, stacks), tree(), its), its, PID)
+    assert found.height == len(samples)
+    assert found["duration"].null_count() == 0
+
+
 def test_without_samples_there_is_nothing() -> None:
     assert found([], [], []).height == 0
     none = tree([])
