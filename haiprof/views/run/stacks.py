@@ -206,10 +206,10 @@ def weighed(samples: pl.DataFrame, spans: pl.DataFrame, pid: int) -> pl.DataFram
     # A sample is at a random moment of its period, so its neighbours are less than two away.
     low, high = merge(*_around(training.filter(in_one), 1))
     sampled = subtract(low, high, *merge(*_around(training.filter(~in_one), 0)))
-    own = _own_time(phases, *sampled)
+    own = _own_time(phases, *sampled).astype(np.float64)
     stratum = pl.col("phase").cast(pl.String).alias("stratum")
     known = phases.select(pl.col("name").cast(pl.String).alias("stratum"), pl.Series("took", own))
-    rest = max(int((sampled[1] - sampled[0]).sum()) - int(own.sum()), 0)
+    rest = max(float((sampled[1] - sampled[0]).sum()) - float(own.sum()), 0.0)
     none = pl.DataFrame({"stratum": [None], "took": [rest]}, known.schema)
     took = pl.concat([known, none]).group_by("stratum").agg(pl.col("took").sum())
     seen = training.filter(in_one).group_by(stratum).agg(pl.col("duration").sum().alias("seen"))
