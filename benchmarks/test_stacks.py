@@ -71,7 +71,7 @@ while True:
 #: Stacks to read of it, and when memory is looked at first.
 MANY: Final = 1_000_000
 FIRST: Final = 100_000
-#: Trains, and times its own functions; of its time, shares may be wrong by so much.
+#: Trains, and times its own functions.
 TIMED: Final = """
 import json, sys, time, torch
 torch.set_num_threads(1)
@@ -103,6 +103,7 @@ while time.monotonic() < until:
 print(json.dumps(took))
 """
 TIMED_SECONDS: Final = 60
+#: A share of that time may be off by so much.
 POINTS: Final = 0.02
 
 

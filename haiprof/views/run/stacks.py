@@ -391,7 +391,7 @@ def _own_time(spans: pl.DataFrame, begin: Numbers, end: Numbers) -> Numbers:
 
 
 def _nested(spans: pl.DataFrame) -> tuple[Numbers, Numbers, Numbers, Numbers]:
-    """Return spans, callers first: their rows, when they start and end, and the row each is in.
+    """Return spans, each before those inside it: rows, starts, ends, and which it is inside of.
 
     Args:
         spans: sorted by start; they nest.
