@@ -6,8 +6,9 @@ straggler's take a fifth longer from the middle of the run on. A collective begi
 arrives and ends on all ranks together, once it moved its data after the last of them arrived: so
 all others wait for a straggler.
 
-The folders are as haiprof's recorders close them: of each rank spans, device phases, kernels and
-samples, and what each kernel of NCCL communicated; of each host samples.
+The folders are as haiprof's recorders close them: of each rank spans, device phases, kernels, what
+was summed up of its steps and samples, and what each kernel of NCCL communicated; of each host
+samples.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import runs
 
 from haiprof import schema
 from haiprof.analyzer import Analyzer
+from haiprof.views.intervals import Times, covered, merge
 from haiprof.views.trace.communication import communications
 
 KERNELS = 100_000
@@ -200,6 +202,17 @@ class Job:
             },
         )
         self._write_phases(folder)
+        busy = (step.kernels["kind"].cast(pl.String) == "kernel").to_numpy()
+        communicates = step.collective >= 0
+        self._write_parts(
+            folder,
+            {
+                "busy": (start, duration),
+                "communication": (start[:, communicates], duration[:, communicates]),
+                "computing": (start[:, ~communicates], duration[:, ~communicates]),
+                "kernels": (start[:, busy], duration[:, busy]),
+            },
+        )
         # The day's first event: kernels are recorded from before the first step on.
         runs.write_closed(folder, schema.EVENTS, [runs.recording_begins(-1, "start", "all")])
         runs.write_closed(folder, schema.SAMPLES, runs.host_samples(10))
@@ -211,11 +224,82 @@ class Job:
         """Repeat a column of the step for all steps."""
         return pa.concat_arrays([column.to_arrow()] * self.steps)
 
-    def _write_phases(self, folder: Path) -> None:
+    def _edges(self) -> Numbers:
+        """Where the phases of each step begin, and the last of them ends."""
         begun = self.begun[:, 0]
-        took = self.ended - begun
         share = np.array([0.0, *(end for _, end in PHASES)])
-        edges = begun[:, None] + (took[:, None] * share).astype(np.int64)
+        edges: Numbers = begun[:, None] + ((self.ended - begun)[:, None] * share).astype(np.int64)
+        return edges
+
+    def _write_parts(self, folder: Path, ran: Mapping[str, tuple[Numbers, Numbers]]) -> None:
+        """Write what a recorder sums up of each step, on the host and on the device."""
+        edges = self._edges()
+        begun, ended = edges[:, 0], edges[:, -1]
+        # On the device a step begins where the one before ended, the first with its first phase.
+        low = np.concatenate((edges[:1, 1], ended[:-1]))
+        names = [name for name, _ in PHASES]
+        covers = {name: merge(a.ravel(), (a + b).ravel()) for name, (a, b) in ran.items()}
+
+        def share_of(name: str, since: Numbers, until: Numbers) -> Times:
+            return covered(*covers[name], since.ravel(), until.ravel()).reshape(since.shape)
+
+        busy = share_of("busy", low, ended)
+        alone = {n: busy - share_of(n, low, ended) for n in ("computing", "kernels")}
+        phase_busy = share_of("busy", edges[:, 1:-1], edges[:, 2:])
+        inside = np.maximum(edges[:, :-1], low[:, None])
+        idle = np.maximum(edges[:, 1:] - inside, 0) - share_of("busy", inside, edges[:, 1:])
+        took = np.diff(edges)
+        rows = [
+            ("step", "step", begun, ended - begun),
+            *(("phase", name, edges[:, n], took[:, n]) for n, name in enumerate(names)),
+            ("other", "other", begun, np.zeros_like(begun)),
+            ("device_step", "step", low, ended - low),
+            *(
+                ("device_phase", name, edges[:, n], took[:, n])
+                for n, name in enumerate(names[1:], 1)
+            ),
+            ("busy", "busy", low, busy),
+            ("communication", "communication", low, share_of("communication", low, ended)),
+            ("exposed", "exposed", low, alone["computing"]),
+            ("copying", "copying", low, alone["kernels"]),
+            *(
+                ("phase_busy", name, edges[:, 1], phase_busy[:, n])
+                for n, name in enumerate(names[1:])
+            ),
+            *(("idle", name, low, idle[:, n]) for n, name in enumerate(names)),
+        ]
+        kinds = list(dict.fromkeys(kind for kind, *_ in rows))
+        words = list(dict.fromkeys(name for _, name, *_ in rows))
+        of_device = [kind not in ("step", "phase", "other") for kind, *_ in rows]
+        on_disk = np.ones((self.steps, len(rows)), np.bool_)
+        # Of the last step not all kernels may have come.
+        measured = [row for row, (kind, *_) in enumerate(rows) if kinds.index(kind) > 4]
+        on_disk[-1, measured] = False
+        many = len(rows)
+        device = pa.array(np.zeros(self.steps * many), mask=~np.tile(of_device, self.steps))
+        columns = {
+            "start": np.column_stack([start for *_, start, _ in rows]).ravel(),
+            "duration": np.column_stack([took for *_, took in rows]).ravel(),
+            "kind": np.tile([kinds.index(kind) for kind, *_ in rows], self.steps),
+            "name": np.tile([words.index(name) for _, name, *_ in rows], self.steps),
+            "step": np.repeat(np.arange(self.steps), many),
+            "count": np.ones(self.steps * many),
+            "device": device,
+        }
+        kept = on_disk.ravel() & ~(
+            (columns["kind"] == kinds.index("idle")) & (columns["duration"] == 0)
+        )
+        columns = {
+            name: each.filter(pa.array(kept)) if name == "device" else each[kept]
+            for name, each in columns.items()
+        }
+        columns["kind"] = columns["kind"], kinds
+        columns["name"] = columns["name"], words
+        write(folder, schema.STEP_PARTS, columns)
+
+    def _write_phases(self, folder: Path) -> None:
+        begun, edges = self.begun[:, 0], self._edges()
+        took = self.ended - begun
         names = [name for name, _ in PHASES]
         many = len(names)
         steps = np.arange(self.steps)

@@ -19,11 +19,25 @@ import many_ranks
 import polars as pl
 import pytest
 import traces
-from figures import Figure, Measured, Reference, Target, Unit, added_at_most, ratio_at_most
+from figures import (
+    Figure,
+    Measured,
+    Reference,
+    Target,
+    Unit,
+    added_at_most,
+    at_most,
+    ratio_at_most,
+)
 from peers import DRIVERS
 from reporting import Report
 
 from haiprof import schema
+from haiprof.analyzer import Analyzer
+from haiprof.answers import gpu
+from haiprof.answers.one_process import read_events
+from haiprof.runs import ROLE_RANK
+from haiprof.views.run import gpu_use
 
 DRIVER = DRIVERS / "drive_ranks.py"
 FEW, MANY = 32, 128
@@ -31,6 +45,8 @@ ALL = 1024
 QUESTIONS = ("show_overview", "kernel_totals", "distributed", "stragglers")
 #: The first is of this process; the others' answers are to be equal to its.
 EXECUTORS = ("threads", "processes", "dask")
+#: Overview of all ranks by processes, s.
+LONGEST = 20
 #: A rank of many may take so much longer than one of few: the machine has other things to do. Work
 #: that grew with the square of the ranks would take four times as long, or eight.
 SLOWER = 2
@@ -92,7 +108,22 @@ def test_a_rank_costs_as_much_among_many(
 def test_a_thousand_ranks(
     benchmark: Any, report: Report, runs_of: Any, tmp_path: Path, question: str
 ) -> None:
-    report(*_compare(benchmark, runs_of, tmp_path, question, MANY, ALL))
+    figures = _compare(benchmark, runs_of, tmp_path, question, MANY, ALL)
+    if question == "show_overview":
+        took = benchmark.extra_info[f"processes, {ALL} ranks"]["seconds"]
+        what = f"{question} of {ALL:,} ranks of {many_ranks.KERNELS:,} kernels, two processes"
+        figures.append(Figure(what, Unit.SECONDS, Measured(took), target=at_most(LONGEST)))
+    report(*figures)
+
+
+def test_steps_are_summed_up_as_kernels_say(runs_of: Any) -> None:
+    _, run = runs_of(FEW)
+    for process in [p for p in Analyzer(run).run.processes if p.role == ROLE_RANK][:3]:
+        events = read_events(process, "kernels", "graphs")
+        recorded = gpu.read_gpu(process, None, events)
+        kernels, spans, phases = recorded.kernels, recorded.spans, recorded.phases
+        by_kernels = gpu_use.use(kernels, spans, phases, recorded.typical)
+        assert gpu.summed_use(process, events) == by_kernels
 
 
 def _compare(

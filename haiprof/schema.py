@@ -343,7 +343,8 @@ STEP_PARTS: Final = Table(
             "step); checkpoint, compile (each a row, in a step or not); late (spans that came too "
             "late for their step), gap (a step of which not all was seen); of a device: "
             "device_step, device_phase, and, if kernels were recorded throughout, busy, "
-            "communication, exposed (that alone), copying (that alone)",
+            "communication, exposed (that alone), copying (that alone), phase_busy (of a phase, "
+            "busy), idle (by the host's phase meanwhile)",
         ),
         ("name", "text", "of the phase, range or operation"),
         ("step", "uint32", "number of the step", True),

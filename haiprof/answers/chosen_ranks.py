@@ -93,7 +93,11 @@ def one_of_each_node(ranks: Ranks) -> Ranks:
 
 
 def only(ranks: Ranks, processes: Sequence[Process]) -> Ranks:
-    """Return some of the processes of a run as a run of their own; problems are noted for both."""
-    part = Ranks(dataclasses.replace(ranks.run, processes=tuple(processes)), ranks.executor)
+    """Return some of the processes of a run as a run of their own; problems are noted for both.
+
+    They are on the clock of the whole run.
+    """
+    run = dataclasses.replace(ranks.run, processes=tuple(processes))
+    part = Ranks(run, ranks.executor, whole=ranks)
     part.problems = ranks.problems
     return part

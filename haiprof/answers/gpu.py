@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import polars as pl
 
 from haiprof import schema
@@ -18,13 +19,16 @@ from haiprof.answers.one_process import (
     read_phase_spans,
 )
 from haiprof.runs import Process
-from haiprof.sources import tables
+from haiprof.sources import arrays, tables
+from haiprof.views.intervals import distinct
 from haiprof.views.run import busy as busy_views
 from haiprof.views.run import device_steps as device_views
 from haiprof.views.run import graphs as graph_views
 from haiprof.views.run import kernels as kernel_views
 from haiprof.views.run import overhead as overhead_view
 from haiprof.views.run import recorded as recorded_views
+from haiprof.views.run import summed_use as summed_views
+from haiprof.views.run.gpu_use import Use
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,32 @@ def read_gpu(
         sum(read.cut for read in reads),
         [problem for read in reads for problem in read.problems],
     )
+
+
+def summed_use(process: Process, events: tables.Read) -> Use | None:
+    """Return how the GPUs of one process were used, by what was summed up of its steps.
+
+    Args:
+        process: the process.
+        events: its events of the kinds that say when kernels were recorded.
+
+    Returns:
+        None where its kernels have to be read for that.
+    """
+    if process.window is not None or process.trace is not None:
+        return None
+    keep = {"kind": summed_views.KINDS}
+    parts = arrays.read(process, schema.STEP_PARTS, summed_views.COLUMNS, keep)
+    if not parts.rows or parts.cut or parts.problems:
+        return None
+    kernels = arrays.read(process, schema.KERNELS, ("device",))
+    devices = distinct(kernels.numbers["device"]) if kernels.rows else np.zeros(0, np.int64)
+    graphs = recorded_views.ended_by_graphs(events.frame)
+    begun = None if graphs else recorded_views.begun(events.frame)
+    found = summed_views.use(parts, devices[devices != arrays.NONE], begun)
+    if found is not None:
+        found.ended_by_graphs = int(graphs)
+    return found
 
 
 def kernels(process: Process, keep: Mapping[str, Collection[str]]) -> tables.Read:

@@ -34,7 +34,7 @@ class Ranks:
     Args:
         run: whose processes they are.
         executor: does the work of each; a few threads of this process when None.
-        whole: what this is a part of (see :func:`haiprof.answers.window.part`).
+        whole: what this is a part of, in time or of its ranks; their clocks are that one's.
     """
 
     def __init__(self, run: Run, executor: Executor | None, whole: Ranks | None = None) -> None:

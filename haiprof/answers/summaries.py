@@ -13,7 +13,7 @@ import polars as pl
 
 from haiprof import schema
 from haiprof.answers import goodput
-from haiprof.answers.gpu import read_gpu
+from haiprof.answers.gpu import read_gpu, summed_use
 from haiprof.answers.one_process import (
     device_phase_arrays,
     read_phase_spans,
@@ -167,6 +167,9 @@ def _add_gpu(summary: Summary, noted: pl.DataFrame | None) -> None:
 
 def _add_use(summary: Summary, events: tables.Read) -> None:
     """Add how the GPUs were used."""
+    summary.gpu = summed_use(summary.process, events)
+    if summary.gpu is not None:
+        return
     spans = read_phase_spans(summary.process)
     gpu = read_gpu(summary.process, spans, events)
     if gpu.intervals.height or gpu.phases.height or gpu.replays.height:

@@ -151,6 +151,7 @@ void Drain::take(const ring::RecordView& record) {
       const std::int64_t end = timeline_.utc_ns(record.ticks);
       const std::int64_t start = timeline_.utc_ns(record.ticks - p.duration_ticks);
       step_parts.add(record, p, start, end);
+      device_parts.add_span(record, p, start, end);
       if (is_step(p.category)) device_parts.add_step(p.step, start, end);
       if (on_disk("spans", record)) return;
       spans.start.push(start);

@@ -27,28 +27,68 @@ constexpr std::size_t kMostActivities = 1 << 19;
 constexpr std::size_t kFewActivities = 1 << 12;
 constexpr std::size_t kMostPhases = 1 << 16;
 constexpr std::size_t kMostHostSteps = 1 << 12;
+constexpr std::size_t kMostHostPhases = 1 << 16;
+// Of a process without devices, or before its first phase on one.
+constexpr std::size_t kFewHostPhases = 1 << 12;
 constexpr std::size_t kMostRecordings = 1 << 12;
 // Of the mean length of its phases: within that the times of a step must be known to say which
 // kernels ran in it.
 constexpr double kSureWithin = 0.25;
 
-// How much of [low, high) the intervals cover that `chosen` has, of those sorted by their start,
-// and how many of them do.
-template <typename Activities, typename Chosen>
-std::pair<std::int64_t, std::uint32_t> covered(const Activities& activities, std::int64_t low,
-                                               std::int64_t high, const Chosen& chosen) {
-  std::int64_t sum = 0, reached = low;
+// What the intervals cover of a time: its parts, sorted and disjoint, their length, and how many
+// intervals they are of.
+struct Covered {
+  std::vector<std::pair<std::int64_t, std::int64_t>> times;
+  std::int64_t length = 0;
   std::uint32_t count = 0;
+};
+
+// … [low, high), of the intervals that `chosen` has; they are sorted by their start.
+template <typename Activities, typename Chosen>
+Covered covered(const Activities& activities, std::int64_t low, std::int64_t high,
+                const Chosen& chosen) {
+  Covered found;
+  std::int64_t reached = low;
   for (const auto& each : activities) {
     if (each.start >= high) break;
     if (each.end <= low || !chosen(each)) continue;
-    ++count;
+    ++found.count;
     const std::int64_t from = std::max(each.start, reached), to = std::min(each.end, high);
     if (to <= from) continue;
-    sum += to - from;
+    found.length = sum(found.length, difference(to, from));
     reached = to;
+    if (!found.times.empty() && found.times.back().second == from) {
+      found.times.back().second = to;
+    } else {
+      found.times.emplace_back(from, to);
+    }
   }
-  return {sum, count};
+  return found;
+}
+
+// How much of [low, high) these times have.
+template <typename Times>
+std::int64_t shared(const Times& times, std::int64_t low, std::int64_t high) {
+  const auto first = std::partition_point(times.begin(), times.end(),
+                                          [&](const auto& each) { return each.second <= low; });
+  std::int64_t length = 0;
+  for (auto each = first; each != times.end() && each->first < high; ++each) {
+    length = sum(length, difference(std::min(each->second, high), std::max(each->first, low)));
+  }
+  return length;
+}
+
+// Times by name, in the order in which the names first came.
+using Named = std::vector<std::pair<std::string_view, std::int64_t>>;
+
+void add(Named& sums, std::string_view name, std::int64_t time) {
+  const auto found =
+      std::find_if(sums.begin(), sums.end(), [&](const auto& each) { return each.first == name; });
+  if (found != sums.end()) {
+    found->second = sum(found->second, time);
+  } else {
+    sums.emplace_back(name, time);
+  }
 }
 
 }  // namespace
@@ -124,6 +164,7 @@ void DeviceParts::settle(const Strings& strings, bool ended) {
     device.known_since = half->end;
     device.activities.erase(device.activities.begin(), half);
   }
+  forget_host_phases();
 }
 
 void DeviceParts::settle_device(std::uint16_t number, Device& device, const Strings& strings,
@@ -155,7 +196,8 @@ void DeviceParts::settle_device(std::uint16_t number, Device& device, const Stri
       until = std::max(until, each.end);
     }
     const bool records = !recordings_.empty() && !recordings_.back().end;
-    const bool awaited = !ended && records && device.newest < sum(until, kLaterNs);
+    const bool late = records && device.newest < sum(until, kLaterNs);
+    const bool awaited = !ended && (late || host_phases_.awaited(until));
     if (awaited && phases.back().start < sum(until, kPatienceNs)) break;
     const std::uint32_t step = its.front().step;
     const bool follows = device.before != kNone && step == device.before + 1;
@@ -168,7 +210,7 @@ void DeviceParts::settle_device(std::uint16_t number, Device& device, const Stri
       const std::int64_t lasted = difference(until, from);
       rows_.push(PartKind::device_step, "step", from, lasted, lasted, step, 1, number);
       write_phases(number, step, its, strings);
-      if (!awaited && is_sure(its)) write_busy(number, device, step, from, until, strings, ended);
+      if (!awaited && is_sure(its)) write_busy(number, device, its, from, until, strings, ended);
     }
     device.whole = true;
     device.before = step;
@@ -188,6 +230,21 @@ void DeviceParts::forget_old(Device& device) {
   std::erase_if(device.activities, [&](const Activity& each) { return each.end < old; });
   device.known_since = std::max(device.known_since, old);
   device.forget_at = std::max(kFewActivities, 2 * device.activities.size());
+}
+
+// A device that does nothing more is not waited for.
+void DeviceParts::forget_host_phases() {
+  std::optional<std::int64_t> settled;
+  bool begins = false;
+  for (const auto& [number, device] : devices_) {
+    if (device.before == kNone) {
+      begins = begins || !device.phases.empty();
+    } else {
+      settled = std::min(settled.value_or(device.before_end), device.before_end);
+    }
+  }
+  if (settled && !begins) host_phases_.forget_until(*settled);
+  host_phases_.keep_at_most(settled || begins ? kMostHostPhases : kFewHostPhases);
 }
 
 bool DeviceParts::is_sure(const std::vector<Phase>& its) {
@@ -242,33 +299,77 @@ void DeviceParts::write_phases(std::uint16_t number, std::uint32_t step,
   }
 }
 
-void DeviceParts::write_busy(std::uint16_t number, Device& device, std::uint32_t step,
+void DeviceParts::write_busy(std::uint16_t number, Device& device, const std::vector<Phase>& its,
                              std::int64_t low, std::int64_t high, const Strings& strings,
                              bool ended) {
+  const std::uint32_t step = its.front().step;
   const std::optional<std::int64_t> from = recorded(device, step, low, high, ended);
-  if (!from) return;
+  if (!from || !host_phases_.known_since(*from)) return;
   for (Activity& each : device.activities) {
     if (each.start >= high) break;
     each.role = role_of(each, strings);
   }
   const auto among = [&](auto&& chosen) { return covered(device.activities, *from, high, chosen); };
-  const auto [busy, all] = among([](const Activity&) { return true; });
-  const auto [communicating, messages] =
+  const Covered ran = among([](const Activity&) { return true; });
+  const Covered communicated =
       among([](const Activity& each) { return each.role == Role::communicating; });
-  const auto [others, rest] =
+  const Covered others =
       among([](const Activity& each) { return each.role != Role::communicating; });
-  const auto [kernels, launched] =
-      among([](const Activity& each) { return each.role != Role::copying; });
-  rows_.push(PartKind::busy, "busy", *from, busy, busy, step, all, number);
-  if (messages != 0) {
-    rows_.push(PartKind::communication, "communication", *from, communicating, communicating, step,
-               messages, number);
-    rows_.push(PartKind::exposed, "exposed", *from, busy - others, busy - others, step, messages,
-               number);
+  const Covered launched = among([](const Activity& each) { return each.role != Role::copying; });
+  const auto push = [&](PartKind kind, const char* name, std::int64_t lasts, std::uint32_t count) {
+    rows_.push(kind, name, *from, lasts, lasts, step, count, number);
+  };
+  push(PartKind::busy, "busy", ran.length, ran.count);
+  if (communicated.count != 0) {
+    push(PartKind::communication, "communication", communicated.length, communicated.count);
+    push(PartKind::exposed, "exposed", difference(ran.length, others.length), communicated.count);
   }
-  if (all != launched) {
-    rows_.push(PartKind::copying, "copying", *from, busy - kernels, busy - kernels, step,
-               all - launched, number);
+  if (ran.count != launched.count) {
+    push(PartKind::copying, "copying", difference(ran.length, launched.length),
+         ran.count - launched.count);
+  }
+  write_phase_busy(number, its, ran.times, strings);
+  write_idle(number, step, *from, high, ran.times, strings);
+}
+
+void DeviceParts::write_phase_busy(std::uint16_t number, const std::vector<Phase>& its,
+                                   const Times& ran, const Strings& strings) {
+  std::vector<const Phase*> order;
+  for (const Phase& each : its) order.push_back(&each);
+  std::stable_sort(order.begin(), order.end(), [](const Phase* a, const Phase* b) {
+    return a->start != b->start ? a->start < b->start : a->end > b->end;
+  });
+  std::vector<std::int64_t> begun;
+  std::vector<nesting::Piece> whole;
+  for (const Phase* each : order) {
+    begun.push_back(each->start);
+    whole.push_back({each->start, each->end, static_cast<std::int32_t>(whole.size())});
+  }
+  const std::vector<std::int64_t> from{begun.front()};
+  const std::vector<std::int64_t> until{std::numeric_limits<std::int64_t>::max()};
+  Named sums;
+  for (const nesting::Piece& piece : nesting::share_out(std::move(whole), begun, {from, until})) {
+    const Phase& phase = *order[static_cast<std::size_t>(piece.row)];
+    add(sums, text_in(strings, phase.name, phase.text), shared(ran, piece.start, piece.end));
+  }
+  for (const auto& [name, time] : sums) {
+    rows_.push(PartKind::phase_busy, name, begun.front(), time, time, its.front().step, 0, number);
+  }
+}
+
+void DeviceParts::write_idle(std::uint16_t number, std::uint32_t step, std::int64_t low,
+                             std::int64_t high, const Times& ran, const Strings& strings) {
+  Named sums;
+  std::int64_t rest = difference(difference(high, low), shared(ran, low, high));
+  for (const HostPhases::Piece& piece : host_phases_.within(low, high, strings)) {
+    const std::int64_t idle =
+        difference(difference(piece.end, piece.start), shared(ran, piece.start, piece.end));
+    add(sums, piece.name, idle);
+    rest = difference(rest, idle);
+  }
+  add(sums, "other", rest);
+  for (const auto& [name, time] : sums) {
+    if (time != 0) rows_.push(PartKind::idle, name, low, time, time, step, 0, number);
   }
 }
 

@@ -25,19 +25,23 @@ enum class PartKind : std::uint32_t {
   compile = 8,
   late = 9,  // spans that came after their step was settled, which lacks them
   gap = 10,  // a step that was only partly seen, and is summed up nowhere
-  // Of a device in a step; the last four are ns, and how many activities make them up.
+  // Of a device in a step.
   device_step = 11,
   device_phase = 12,
+  // … in which kernels were recorded; of the first four `count` is how many activities they are.
   busy = 13,
   communication = 14,
-  exposed = 15,  // communication with nothing beside it
-  copying = 16,  // copies and sets with no kernel beside them
+  exposed = 15,     // communication with nothing beside it
+  copying = 16,     // copies and sets with no kernel beside them
+  phase_busy = 17,  // busy, of each of its phases
+  idle = 18,        // not busy, by the host's phase at that time, or `other`
 };
 inline constexpr const char* kPartKindNames[] = {
-    "other",        "step",       "inference_step", "phase",   "user",   "gc",
-    "wait",         "checkpoint", "compile",        "late",    "gap",    "device_step",
-    "device_phase", "busy",       "communication",  "exposed", "copying"};
-static_assert(std::size(kPartKindNames) == static_cast<std::size_t>(PartKind::copying) + 1);
+    "other",   "step",        "inference_step", "phase",   "user",
+    "gc",      "wait",        "checkpoint",     "compile", "late",
+    "gap",     "device_step", "device_phase",   "busy",    "communication",
+    "exposed", "copying",     "phase_busy",     "idle"};
+static_assert(std::size(kPartKindNames) == static_cast<std::size_t>(PartKind::idle) + 1);
 
 // Of an id in the string table, or kInline, the text itself.
 inline std::string_view text_in(const std::vector<std::string>& strings, std::uint32_t id,

@@ -1,5 +1,5 @@
 // Steps of a GPU summed up where it is not simple: when one is settled, kernels that come late or
-// are not recorded throughout, unsure times, a reader that goes on.
+// are not recorded throughout, unsure times, what the host did meanwhile, a reader that goes on.
 #include <unistd.h>
 
 #include <cstdint>
@@ -61,9 +61,21 @@ void recording(drain::Drain& drain, std::uint64_t time, bool begins) {
   drain.device_parts.add_recording(static_cast<std::int64_t>(begun + time), begins);
 }
 
+// Shows the drain a phase of the host, whose times would be the ring's clock.
+void host_phase(drain::Drain& drain, const char* name, std::uint64_t start, std::uint64_t end,
+                std::uint64_t number = 0) {
+  ring::RecordView record{};
+  record.number = number;
+  ring::SpanPayload span{};
+  span.name = ring::intern(name);
+  span.category = static_cast<std::uint16_t>(ring::Category::phase);
+  drain.device_parts.add_span(record, span, static_cast<std::int64_t>(begun + start),
+                              static_cast<std::int64_t>(begun + end));
+}
+
 class Rows {
  public:
-  explicit Rows(drain::Drain& drain) : rows_(drain.step_part_rows) {}
+  explicit Rows(drain::Drain& drain) : drain_(drain), rows_(drain.step_part_rows) {}
   std::size_t of(PartKind kind) const {
     std::size_t found = 0;
     for (std::size_t row = 0; row < rows_.start.rows(); ++row) found += is(row, kind) ? 1 : 0;
@@ -76,11 +88,23 @@ class Rows {
     }
     return -1;
   }
+  // "NAME DURATION, …" of all rows of a kind.
+  std::string all(PartKind kind) const {
+    std::string found;
+    for (std::size_t row = 0; row < rows_.start.rows(); ++row) {
+      if (!is(row, kind)) continue;
+      if (!found.empty()) found += ", ";
+      found += drain_.text_of(rows_.name.texts[rows_.name.values()[row]]);
+      found += " " + std::to_string(rows_.duration.values()[row]);
+    }
+    return found;
+  }
 
  private:
   bool is(std::size_t row, PartKind kind) const {
     return rows_.kind.values()[row] == static_cast<std::uint32_t>(kind);
   }
+  drain::Drain& drain_;
   drain::StepPartRows& rows_;
 };
 
@@ -252,6 +276,79 @@ void a_device_without_steps_keeps_little() {
   CHECK_EQUAL(Rows(drain).of(PartKind::busy), 1U);
 }
 
+void idle_time_is_of_the_phase_that_the_host_was_in() {
+  const Ring ring;
+  drain::Drain drain;
+  CHECK(drain.open(ring_path(), {}, {}).ok());
+  recording(drain, 0, true);
+  phase("forward", 0, 10, 60);
+  phase("optimizer", 0, 50, 90);
+  kernel("gemm", 20, 40);
+  kernel("adam", 70, 80);
+  kernel("adam", 75, 85);
+  kernel("gemm", 3 * kSecond, 3 * kSecond + 10);
+  host_phase(drain, "dataloader", 0, 15);
+  host_phase(drain, "forward", 25, 75);
+  host_phase(drain, "wait", 45, 50);  // of another thread: it began later
+  host_phase(drain, "dataloader", 88, 95);
+  drain.drain(1000);
+  drain.settle();
+  const Rows rows(drain);
+  CHECK_EQUAL(rows.duration(PartKind::busy), 35);
+  CHECK_EQUAL(rows.all(PartKind::phase_busy), std::string("forward 20, optimizer 15"));
+  // Of [10, 90): forward has [40, 45) and [50, 70) of it, and nothing [15, 20) and [85, 88).
+  CHECK_EQUAL(rows.all(PartKind::idle), std::string("dataloader 7, forward 25, wait 5, other 8"));
+}
+
+void a_step_waits_for_the_phase_that_the_host_is_in() {
+  const Ring ring;
+  drain::Drain drain;
+  CHECK(drain.open(ring_path(), {}, {}).ok());
+  recording(drain, 0, true);
+  for (std::uint32_t step = 0; step < 4; ++step)
+    phase("forward", step, 100 * step, 100 * step + 90);
+  kernel("gemm", 500 + 3 * kSecond, 510 + 3 * kSecond);
+  host_phase(drain, "forward", 0, 5);
+  drain.drain(1000);
+  CHECK_EQUAL(Rows(drain).of(PartKind::device_step), 0U);
+  host_phase(drain, "backward", 5, 150);
+  drain.drain(1000);
+  CHECK_EQUAL(Rows(drain).all(PartKind::idle), std::string("forward 5, backward 85"));
+  // It is not known what the host did since, and nobody waits for it for ever.
+  phase("forward", 4, 61 * kSecond, 62 * kSecond);
+  phase("forward", 5, 62 * kSecond, 63 * kSecond);
+  drain.drain(1000);
+  CHECK_EQUAL(Rows(drain).of(PartKind::device_step), 4U);
+  CHECK_EQUAL(Rows(drain).of(PartKind::busy), 1U);
+}
+
+void another_reader_does_not_know_what_the_host_did_before() {
+  const Ring ring;
+  drain::Drain::Through through;
+  {
+    drain::Drain first;
+    CHECK(first.open(ring_path(), {}, {}).ok());
+    phase("forward", 0, 10, 50);
+    first.drain(1000);
+    through["device_spans"][0] = first.reader().position(0);
+  }
+  for (std::uint32_t step = 1; step < 4; ++step)
+    phase("forward", step, 100 * step, 100 * step + 50);
+  kernel("gemm", 340, 360);
+  drain::Drain second;
+  CHECK(second.open(ring_path(), through, {}).ok());
+  recording(second, 0, true);
+  host_phase(second, "forward", 100, 220, 7);
+  host_phase(second, "backward", 220, 350, 8);
+  second.drain(1000);
+  second.settle();
+  const Rows rows(second);
+  // The first step was seen in part, the second began when the host's phase may not have been seen.
+  CHECK_EQUAL(rows.of(PartKind::device_step), 2U);
+  CHECK_EQUAL(rows.of(PartKind::busy), 1U);
+  CHECK_EQUAL(rows.all(PartKind::idle), std::string("backward 90"));
+}
+
 }  // namespace
 
 int main() {
@@ -264,5 +361,8 @@ int main() {
   another_reader_leaves_out_what_it_knows_in_part();
   kernels_that_never_come_are_not_waited_for();
   a_device_without_steps_keeps_little();
+  idle_time_is_of_the_phase_that_the_host_was_in();
+  a_step_waits_for_the_phase_that_the_host_is_in();
+  another_reader_does_not_know_what_the_host_did_before();
   return haiprof::test::result();
 }

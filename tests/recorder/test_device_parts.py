@@ -19,21 +19,26 @@ from recording import read_table, wait_recorded
 
 from haiprof import _core
 from haiprof.analyzer import Analyzer
-from haiprof.views.run import busy, device_steps, recorded
+from haiprof.answers import gpu as answers
+from haiprof.answers.one_process import read_events
+from haiprof.views.run import busy, device_steps, gpu_use, recorded
 from haiprof.views.trace.linking import roles
 
 JOB = """
     cupti = ctypes.CDLL("libcupti.so.13")
+    import random
     cupti.fake_launch.argtypes = [ctypes.c_char_p, ctypes.c_uint64]
     haiprof.start(sys.argv[1], run="run", kernels="all")
     use_cuda()
     while not cupti.fake_enabled():
         time.sleep(0.001)
 
+    rng = random.Random(3)
+
     def each():
         for name in (b"gemm", b"ncclDevKernel_AllReduce_Sum_f32_RING_LL", b"softmax"):
-            cupti.fake_launch(name, 20)
-        time.sleep(0.005)
+            cupti.fake_launch(name, rng.randrange(1, 40))
+            time.sleep(rng.choice((0, 0.001, 0.004)))
 
     train(12, each)
     settled()
@@ -80,6 +85,23 @@ def test_device_steps_phases_and_busy_times_are_those_of_the_views(
     assert both.filter(pl.col("busy") != pl.col("busy_ns")).height == 0
     assert both.filter(pl.col("exposed") != pl.col("exposed_ns").fill_null(0)).height == 0
     assert both.drop_nulls(["busy", "busy_ns"]).height >= by_step.height - 1
+
+    # All else that is said of the steps that were summed up.
+    last = of("busy")["step"].max()
+    end = (
+        of("device_step")
+        .filter(pl.col("step") == last)
+        .select(pl.col("start") + pl.col("duration"))
+    )
+    until = gpu.intervals.with_columns(
+        pl.lit(end.item()).alias("end"), pl.lit(last, pl.UInt32).alias("last_step"),
+        (pl.lit(last, pl.UInt32) - pl.col("first_step") + 1).alias("steps"),
+    )  # fmt: skip
+    by_kernels = gpu_use.use(gpu.kernels, gpu.spans, gpu.phases, until)
+    by_parts = answers.summed_use(process, read_events(process, "kernels", "graphs"))
+    assert by_parts == by_kernels
+    assert set(by_kernels.idle_ns) > {"forward", "backward"}
+    assert set(by_kernels.busy_phase_ns) == {"forward", "backward", "optimizer"}
 
 
 NAMES = (

@@ -54,16 +54,32 @@ def corners_of(points: Points) -> Reals | None:
 def hull(time: Reals, value: Reals) -> Reals:
     """Return the lower convex hull of points, by time."""
     order = np.lexsort((value, time))
+    x, y = time[order], value[order]
+    lowest = np.append(True, x[1:] != x[:-1])[: len(x)]
+    x, y = _without_most_inner(x[lowest], y[lowest])
     corners: list[tuple[float, float]] = []
-    for x, y in zip(time[order].tolist(), value[order].tolist(), strict=True):
-        if corners and corners[-1][0] == x:
-            continue
-        while len(corners) > 1 and (corners[-1][1] - corners[-2][1]) * (x - corners[-2][0]) >= (
-            y - corners[-2][1]
+    for at, low in zip(x.tolist(), y.tolist(), strict=True):
+        while len(corners) > 1 and (corners[-1][1] - corners[-2][1]) * (at - corners[-2][0]) >= (
+            low - corners[-2][1]
         ) * (corners[-1][0] - corners[-2][0]):
             corners.pop()
-        corners.append((x, y))
+        corners.append((at, low))
     return np.array(corners)
+
+
+def _without_most_inner(x: Reals, y: Reals) -> tuple[Reals, Reals]:
+    """Leave out points that are no corners, as long as they are many: not below their neighbours.
+
+    No corner is on or above the line between any two points around it.
+    """
+    while len(x) > 2:
+        above = (y[1:-1] - y[:-2]) * (x[2:] - x[:-2]) >= (y[2:] - y[:-2]) * (x[1:-1] - x[:-2])
+        kept = np.append(np.append(True, ~above), True)
+        few = 4 * np.count_nonzero(above) < len(x)
+        x, y = x[kept], y[kept]
+        if few:
+            break
+    return x, y
 
 
 def _edges(hull: Reals) -> Reals:

@@ -116,9 +116,11 @@ def use(
         rest = time - work
         for name, low, high in host:
             idle = int((covered(*window, low, high) - covered(*ran, low, high)).sum())
-            result.idle_ns[name] = result.idle_ns.get(name, 0) + idle
+            if idle:
+                result.idle_ns[name] = result.idle_ns.get(name, 0) + idle
             rest -= idle
-        result.idle_ns[step_views.OTHER] = result.idle_ns.get(step_views.OTHER, 0) + rest
+        if rest:
+            result.idle_ns[step_views.OTHER] = result.idle_ns.get(step_views.OTHER, 0) + rest
         within = stepped.filter(
             "sure", pl.col("device") == device, pl.col("group").is_in(mine["group"].implode())
         )

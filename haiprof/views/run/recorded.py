@@ -97,6 +97,22 @@ def recorded(
     )
 
 
+def begun(events: pl.DataFrame) -> int:
+    """Return how often recording kernels began: how many rows :func:`recorded` has.
+
+    Args:
+        events: as there.
+    """
+    count, open_ = 0, False
+    for _, attributes in _attributes(events):
+        begins = attributes.get("recording")
+        if begins is True or (begins is False and not open_):
+            count += 1
+        if isinstance(begins, bool):
+            open_ = begins
+    return count
+
+
 def _known(rows: list[dict[str, Any]], since: int, on_host: pl.DataFrame) -> list[dict[str, Any]]:
     """Return intervals without what was before ``since``."""
     known = []

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 import runs
-from gpu_frames import WINDOW, intervals
+from gpu_frames import WINDOW, events, intervals
+
+from haiprof.views.run import recorded
 
 
 def test_recorded_intervals_have_their_whole_steps() -> None:
@@ -38,6 +40,20 @@ def test_an_interval_has_the_steps_that_the_host_began_and_ended_within_it() -> 
 def test_steps_that_an_event_carries_count_as_it_tells_them() -> None:
     found = intervals([WINDOW[0], runs.recording_ends(60, 2, 3)], runs.loop(10))
     assert found.select("first_step", "last_step", "steps").row(0) == (2, 3, 2)
+
+
+def test_how_often_recording_began_is_how_many_intervals_there_are() -> None:
+    again = runs.recording_begins(100)
+    for rows, count in (
+        ([], 0),
+        (WINDOW, 1),
+        (WINDOW[:1], 1),
+        (WINDOW[1:], 1),
+        ([*WINDOW, again], 2),
+        ([*WINDOW, again, again, runs.recording_ends(101), runs.recording_ends(102)], 4),
+    ):
+        assert intervals(rows).height == count
+        assert recorded.begun(events(rows)) == count
 
 
 def test_an_interval_whose_beginning_was_lost_has_no_steps() -> None:
