@@ -34,6 +34,8 @@ _CPU_S: Final = 60
 _MEMORY: Final = 4 << 30
 #: What makes steps slower takes at least this part of what they take longer.
 _PART: Final = 0.5
+#: … or this part, if it happens in the function that takes most of what they take longer.
+_PART_THERE: Final = 0.25
 #: A line that was seen less often may be so by chance.
 _FEWEST: Final = 10
 #: Nobody reads more.
@@ -106,8 +108,8 @@ def lasting(case: Case) -> list[Finding]:
 def changed(before: Case, after: Case) -> list[Finding]:
     """Return why steps take longer than before; empty: they do not, for certain.
 
-    A rule's finding that explains most of the difference is the reason. Otherwise it is said in
-    what of a step the difference is.
+    A rule's finding that explains most of the difference is the reason, or one that is of the
+    function in which most of it is. Otherwise it is said in what of a step the difference is.
     """
     longer = baseline_rules.slower(after, before, _BEFORE)
     if not longer:
@@ -115,13 +117,23 @@ def changed(before: Case, after: Case) -> list[Finding]:
     step = next(each for each in longer[0].evidence if each.metric == "a step")
     took, takes = float(step.reference or 0), float(step.value)
     cost = {(one.kind, one.ranks): (one.share or 0.0) * took for one in rules.findings(before)}
-    for one in lasting(after):
-        more = (one.share or 0.0) * takes - cost.get((one.kind, one.ranks), 0.0)
-        if more >= _PART * (takes - took):
+    explains = [
+        (((one.share or 0.0) * takes - cost.get((one.kind, one.ranks), 0.0)) / (takes - took), one)
+        for one in lasting(after)
+    ]
+    for part, one in explains:
+        if part >= _PART:
             return [replace(one, problem=_since(step, one.problem))]
     if longer[0].kind != "regression":
         return longer
-    return [_explained(after, step, longer[0]) or _placed(before, after, longer[0], takes - took)]
+    by_cpus = _explained(after, step, longer[0])
+    if by_cpus is not None:
+        return [by_cpus]
+    placed = _placed(before, after, longer[0], takes - took)
+    for part, one in explains:
+        if part >= _PART_THERE and placed.line and _function(one.line) == _function(placed.line):
+            return [replace(one, problem=_since(step, one.problem))]
+    return [placed]
 
 
 def _explained(after: Case, step: Evidence, longer: Finding) -> Finding | None:
@@ -146,6 +158,11 @@ def _placed(before: Case, after: Case, longer: Finding, more: float) -> Finding:
             if ns - then.get(line, 0.0) >= _PART * more:
                 return replace(longer, line=line, problem=f"{longer.problem}, most of it at {line}")
     return longer
+
+
+def _function(line: str | None) -> str | None:
+    """Return a line of the job without its number."""
+    return None if line is None else line.rpartition(":")[0]
 
 
 def _by_line(rank: Rank) -> dict[str, float]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recorded_cases import STEPS, life, line, node, pair, rank, stats, torch_lines
+from recorded_cases import PHASES, STEPS, life, line, node, pair, rank, stats, torch_lines
 from runs import T0, make_run, span, steady, write_closed
 
 from haiprof import schema
@@ -57,6 +57,29 @@ def test_the_line_that_takes_longer_is_named() -> None:
     assert found.problem.endswith(f": 30 ms more between the phases, most of it at {new}")
     (found,) = changed(before, case({"other": 61}, [line("other", 30, usual), *torch_lines(60)]))
     assert found.line == usual
+
+
+def test_a_rank_is_late_in_what_takes_most_though_all_are_slower_too() -> None:
+    """What one is late by is less than what all take longer for another reason."""
+    new, late, more = "blend (/job/train.py:9)", 20.0, 22.0
+    begins = [100 + (100 + late + more) * n for n in range(STEPS)]
+    waits = [(b + 60, b + 60 + late) for b in begins]
+    pending = [(b + 55, b + 60 + late, b + 60.5 + late, 1) for b in begins]
+    waiting = {"backward": PHASES["backward"] + late, "optimizer": PHASES["optimizer"] + more}
+    working = {"forward": PHASES["forward"] + late, "optimizer": PHASES["optimizer"] + more}
+    lines = [line("forward", 45, new), line("optimizer", 20, new), *torch_lines(35)]
+    first = rank(life(waiting, waits=waits, pending=pending), torch_lines(100))
+    after = Case([first, rank(life(working), lines, number=1)])
+    assert "straggler" in [each.kind for each in lasting(after)]
+    (found,) = changed(Case(pair(None)), after)
+    assert (found.kind, found.ranks, found.line) == ("straggler", (1,), new)
+    # It is late in something else than what takes most of the time.
+    usual = [line("forward", 45, "norm (/job/train.py:3)"), *torch_lines(5)]
+    before = Case([rank(life(), torch_lines(100)), rank(life(), usual, number=1)])
+    after = Case([first, rank(life(working), [*usual, line("optimizer", 50, new)], number=1)])
+    assert "straggler" in [each.kind for each in lasting(after)]
+    (found,) = changed(before, after)
+    assert (found.kind, found.ranks, found.line) == ("regression", (0, 1), new)
 
 
 @pytest.mark.parametrize(("busy", "kind"), [(90, "cpu_neighbour"), (13, "regression")])
