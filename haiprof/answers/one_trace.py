@@ -64,11 +64,14 @@ def overview_of(process: Process, links: Links | None) -> overview.Overview:
     return result
 
 
-def communications_of(process: Process, links: Links | None) -> pl.DataFrame:
-    """Return the communication of a trace."""
+def communications_of(
+    process: Process, links: Links | None, columns: Sequence[str] | None = None
+) -> pl.DataFrame:
+    """Return the communication of a trace; of one without calls these columns may be enough."""
     world_size = process.trace.distributed.get("world_size") if process.trace else None
     ranks = process.world_size or (world_size if isinstance(world_size, int) else None)
-    return communication.communications(link_of(process, links), world_size=ranks)
+    linked = link_of(process, links, columns)
+    return communication.communications(linked, world_size=ranks)
 
 
 def _may_communicate(process: Process) -> bool:
@@ -82,7 +85,7 @@ def packed_communications(process: Process, links: Links | None) -> bytes:
     """Return the communication of a process, packed; it is linked only where it may have any."""
     if not _may_communicate(process):
         return packed.pack(pl.DataFrame(schema=communication.SCHEMA))
-    return packed.pack(communications_of(process, links))
+    return packed.pack(communications_of(process, links, communication.COLUMNS))
 
 
 class Communicated(NamedTuple):

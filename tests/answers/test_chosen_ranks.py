@@ -78,6 +78,10 @@ def test_clocks_are_compared_by_one_rank_of_each_node(run: Path) -> None:
     assert chosen_ranks.one_of_each_node(ranks).numbers == [0, 100, 200]
     corrected = host_clocks.by_node(ranks)
     assert set(corrected) == {"n0", "n1", "n2"}
+    # Those that are looked at in detail are on that clock, too: none is compared again.
+    records = RecordedAnswers(ranks)
+    some = chosen_ranks.in_detail(ranks, records.summaries, records.imbalance)
+    assert host_clocks.clock(some) is host_clocks.clock(ranks)
 
 
 def test_findings_rest_on_these_ranks(run: Path) -> None:

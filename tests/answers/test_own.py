@@ -10,7 +10,9 @@ import runs
 
 from haiprof import schema
 from haiprof.analyzer import Analyzer
+from haiprof.answers import one_trace
 from haiprof.export import csv
+from haiprof.views.trace import communication
 
 
 @pytest.fixture(params=["nothing", "kernels"])
@@ -45,6 +47,24 @@ def test_kernels_alone_tell_of_communication(tmp_path: Path) -> None:
     runs.write_closed(runs.write_process(run), schema.KERNELS, rows)
     analyzer = Analyzer(run).overlap().select("communication", "computation", "overlap")
     assert analyzer.rows() == [(2 * runs.MS, 4 * runs.MS, runs.MS)]
+
+
+def test_few_columns_of_kernels_tell_all_of_communication(tmp_path: Path) -> None:
+    run = runs.write_run(tmp_path / "run")
+    folder = runs.write_process(run, world_size=8)
+    steps = [runs.span(10 * n, 9, "step", "step", step=n) for n in range(5)]
+    rings = [runs.activity(n, 0.5, runs.ALL_REDUCE, stream=9) for n in range(0, 60, 3)]
+    copies = [runs.activity(n, 0.2, "Memcpy HtoD", "memcpy") for n in range(40)]
+    runs.write_closed(folder, schema.SPANS, steps)
+    runs.write_closed(folder, schema.EVENTS, [runs.recording_begins(0)])
+    runs.write_closed(folder, schema.KERNELS, [*copies, *rings])
+    (process,) = Analyzer(run).run.processes
+    every = one_trace.communications_of(process, None)
+    few = one_trace.communications_of(process, None, communication.COLUMNS)
+    assert few.equals(every)
+    assert few.height == 20
+    # Each is of the step that it began in; after the last there is none.
+    assert few["step"].to_list() == [n // 10 if n < 50 else None for n in range(0, 60, 3)]
 
 
 @pytest.fixture

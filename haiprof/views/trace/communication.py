@@ -23,12 +23,14 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from haiprof.common.arrow_columns import column
 from haiprof.common.element_types import element_bytes
 from haiprof.views.intervals import Index
 from haiprof.views.trace.linking import roles
 from haiprof.views.trace.linking.ancestors import climb
-from haiprof.views.trace.linking.linked import Linked
+from haiprof.views.trace.linking.linked import Linked, nullable
 from haiprof.views.trace.linking.names import one_of
+from haiprof.views.trace.linking.steps import began_in
 
 #: Operations that move the data on the host, not by a kernel.
 ON_HOST = ("gloo:", "mpi:", "ucc:")
@@ -51,6 +53,9 @@ SCHEMA = {
     "call": pl.UInt32(),
     "activity": pl.UInt32(),
 }
+
+#: Columns of the activities of a trace without calls that these views need.
+COLUMNS = ("start", "duration", "kind", "name", "device", "stream", "correlation")
 
 _ACTIVITY = (
     "step", "start", "end", "device", "stream", "row", "runtime", "op", "name", "correlation",
@@ -171,7 +176,7 @@ def _of_kernels(
 ) -> pl.DataFrame:
     if not len(activities):
         return pl.DataFrame(schema=SCHEMA)
-    ran = linked.activities.select(_ACTIVITY)[activities]
+    ran = _ran(linked, activities)
     launch = ran["runtime"].fill_null(ran["op"]).cast(pl.Int64).fill_null(-1).to_numpy()
     call = climb(linked.parent, launch, is_op).astype(np.int64)
     informed = climb(linked.parent, launch, row_by_op >= 0).astype(np.int64)
@@ -194,6 +199,18 @@ def _of_kernels(
         {**columns, "op": op},
         call,
     )
+
+
+def _ran(linked: Linked, activities: Index) -> pl.DataFrame:
+    """Return some activities; of a trace without calls they lack their row and their step."""
+    every = linked.activities
+    ran = every.select(name for name in _ACTIVITY if name in every.columns)[activities]
+    if "step" in ran.columns:
+        return ran
+    step = linked.steps["step"].gather(
+        nullable("at", began_in(linked.steps, ran["start"].to_numpy()))
+    )
+    return ran.with_columns(column("row", activities.astype(np.uint32)), step.alias("step"))
 
 
 def _of_host(

@@ -26,7 +26,7 @@ from haiprof.views.trace.linking.ancestors import climb
 from haiprof.views.trace.linking.host_roles import HostRoles, host_roles
 from haiprof.views.trace.linking.kernel_roles import kernel_roles
 from haiprof.views.trace.linking.names import numbered, one_of
-from haiprof.views.trace.linking.steps import Launches, extents, host_steps, one_step
+from haiprof.views.trace.linking.steps import Launches, began_in, extents, host_steps, one_step
 from haiprof.views.trace.linking.tensor_core_ops import OPERATORS
 
 Number = TypeVar("Number", np.int32, np.int64)
@@ -532,20 +532,10 @@ def _step(
 ) -> pl.Series:
     """Number of the step of each row: the host's at its (launch's) begin, else the extended one."""
     host = marked.head(steps.height) if marked.height else steps
-    at = _inside(
-        host["start"].to_numpy(), host["end"].to_numpy(), start if launch is None else launch
-    )
+    at = began_in(host, start if launch is None else launch)
     if launched is not None:
-        by_time = _inside(steps["start"].to_numpy(), steps["end"].to_numpy(), start)
-        at = np.where(launched, at, by_time)
+        at = np.where(launched, at, began_in(steps, start))
     return steps["step"].gather(nullable("at", at)).alias("step")
-
-
-def _inside(low: Times, high: Times, instant: Times) -> Index:
-    if not len(low):
-        return np.full(len(instant), -1, np.intp)
-    at = np.searchsorted(low, instant, side="right") - 1
-    return np.where((at >= 0) & (instant <= high[at]), at, -1)
 
 
 def nullable(name: str, rows: npt.NDArray[np.int32] | Index) -> pl.Series:

@@ -84,6 +84,15 @@ def extents(host: pl.DataFrame, launches: Launches) -> pl.DataFrame:
     ).head(kept)
 
 
+def began_in(steps: pl.DataFrame, instant: Times) -> Index:
+    """Return for each instant the row of the step that it is in, or -1."""
+    low, high = steps["start"].to_numpy(), steps["end"].to_numpy()
+    if not len(low):
+        return np.full(len(instant), -1, np.intp)
+    at = np.searchsorted(low, instant, side="right") - 1
+    return np.where((at >= 0) & (instant <= high[at]), at, -1)
+
+
 def one_step(start: int, end: int) -> pl.DataFrame:
     """Return the whole trace as its one step, if it has none."""
     return pl.DataFrame({"step": [0], "start": [start], "end": [end]}, SCHEMA)
