@@ -11,11 +11,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor, wait
 from contextvars import copy_context
+from functools import cache
 from typing import Any, Final, NamedTuple, TypeVar
 
 from haiprof.common.cores import occupied
 from haiprof.errors import HaiprofError
 from haiprof.runs import Process
+from haiprof.sources.arrow_memory import keep_some
 
 _Result = TypeVar("_Result")
 #: A process, or one with further arguments of its work.
@@ -60,7 +62,10 @@ def over_ranks(
     else:
         many = min(_MOST_TOGETHER, len(processes) // _AHEAD)
         if many < 2:
-            yield from _taken(lambda one: executor.submit(work, one), processes, note)
+            here = os.getpid()
+            yield from _taken(
+                lambda one: executor.submit(_worked, work, here, one), processes, note
+            )
         else:
             yield from _in_groups(work, processes, many, executor, note)
 
@@ -81,7 +86,9 @@ def _in_groups(
     """Submit the work of several processes at a time: to submit costs as much as some work."""
     groups: list[Any] = [list(processes[at : at + many]) for at in range(0, len(processes), many)]
     failed: list[Exception] = []
-    for some, results in _taken(lambda group: executor.submit(_each, work, group), groups, note):
+    here = os.getpid()
+    done = _taken(lambda group: executor.submit(_each, work, here, group), groups, note)
+    for some, results in done:
         for process, result in zip(some, results, strict=True):
             if isinstance(result, _Failed):
                 failed.append(result.error)
@@ -92,7 +99,23 @@ def _in_groups(
         raise failed[0]
 
 
-def _each(work: Callable[[Item], _Result], group: Sequence[Item]) -> list[_Result | _Failed]:
+def _worked(work: Callable[[Item], _Result], asked: int, process: Item) -> _Result:
+    """Do the work for a process that another one, ``asked``, or this one wants done."""
+    _prepare(asked)
+    return work(process)
+
+
+@cache
+def _prepare(asked: int) -> None:
+    """Prepare this process for the work of many ranks; who asks goes on with other work."""
+    if os.getpid() != asked:
+        keep_some()
+
+
+def _each(
+    work: Callable[[Item], _Result], asked: int, group: Sequence[Item]
+) -> list[_Result | _Failed]:
+    _prepare(asked)
     results: list[_Result | _Failed] = []
     for process in group:
         try:

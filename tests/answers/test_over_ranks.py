@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 import runs
+from new_pages import new_pages
 
 from haiprof.analyzer import Analyzer
+from haiprof.answers import over_ranks as module
 from haiprof.answers.over_ranks import over_ranks
 from haiprof.errors import HaiprofError
 from haiprof.runs import Process
@@ -152,6 +154,28 @@ def test_a_killed_worker_of_dask_costs_what_kills_every_worker_only(
     assert rows == [0, 1, 2, 3, 4]
     (line,) = notes
     assert line.startswith(f"{processes[5].folder}: rank 5 is left out: KilledWorker")
+
+
+def test_workers_keep_memory_for_the_next_rank(tmp_path: Path) -> None:
+    processes = processes_of(tmp_path, 3)
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        alone = pool.submit(new_pages, processes[0]).result()
+        of_ranks = [pages for _, pages in over_ranks(new_pages, processes, pool, lambda _: None)]
+    assert alone > 10_000
+    assert max(of_ranks) < alone / 10
+
+
+def test_who_asks_keeps_no_more_memory_than_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[bool] = []
+    monkeypatch.setattr(module, "keep_some", lambda: kept.append(True))
+    module._prepare.cache_clear()
+    with ThreadPoolExecutor(1) as pool:
+        list(over_ranks(rank_of, processes_of(tmp_path, 3), pool, lambda _: None))
+    assert kept == []
+    module._prepare(os.getpid() + 1)
+    assert kept == [True]
 
 
 def test_what_is_not_wanted_any_more_is_cancelled(tmp_path: Path) -> None:
