@@ -130,8 +130,9 @@ def changed(before: Case, after: Case) -> list[Finding]:
     if by_cpus is not None:
         return [by_cpus]
     placed = _placed(before, after, longer[0], takes - took)
+    there = rules.without_number(placed.line)
     for part, one in explains:
-        if part >= _PART_THERE and placed.line and _function(one.line) == _function(placed.line):
+        if part >= _PART_THERE and there and rules.without_number(one.line) == there:
             return [replace(one, problem=_since(step, one.problem))]
     return [placed]
 
@@ -158,11 +159,6 @@ def _placed(before: Case, after: Case, longer: Finding, more: float) -> Finding:
             if ns - then.get(line, 0.0) >= _PART * more:
                 return replace(longer, line=line, problem=f"{longer.problem}, most of it at {line}")
     return longer
-
-
-def _function(line: str | None) -> str | None:
-    """Return a line of the job without its number."""
-    return None if line is None else line.rpartition(":")[0]
 
 
 def _by_line(rank: Rank) -> dict[str, float]:

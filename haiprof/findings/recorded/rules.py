@@ -95,7 +95,7 @@ def _merged(found: Iterable[Finding]) -> list[Finding]:
     """Join what several ranks have in common: they lose the same time, at the same time."""
     together: dict[tuple[str, str | None], list[Finding]] = {}
     for finding in found:
-        where = None if finding.kind in _ANYWHERE else _function(finding.line)
+        where = None if finding.kind in _ANYWHERE else without_number(finding.line)
         together.setdefault((finding.kind, where), []).append(finding)
     merged = []
     for several in together.values():
@@ -143,7 +143,7 @@ def _explained(found: list[Finding]) -> list[Finding]:
 def _since(found: list[Finding]) -> list[Finding]:
     """Join what a function does with the steps from which on it makes them longer."""
     later = {
-        (one.ranks, one.phase, _function(one.line)): one
+        (one.ranks, one.phase, without_number(one.line)): one
         for one in found
         if one.kind == "regression" and one.line is not None
     }
@@ -151,7 +151,7 @@ def _since(found: list[Finding]) -> list[Finding]:
     joined: list[Finding] = []
     taken: list[Finding] = []
     for one in found:
-        slower = later.get((one.ranks, one.phase, _function(one.line)))
+        slower = later.get((one.ranks, one.phase, without_number(one.line)))
         if one.kind == "gil" and one.since is not None:
             slower = next((each for each in regressions if _explains(one, each)), None)
         if one.kind in (*_OF_LINES, "gil") and slower is not None:
@@ -169,7 +169,8 @@ def _explains(gil: Finding, slower: Finding) -> bool:
     return same and (gil.lost_ns or 0) >= _MOSTLY * (slower.lost_ns or 0)
 
 
-def _function(line: str | None) -> str | None:
+def without_number(line: str | None) -> str | None:
+    """Return a line of the job without its number: which function of which file it is."""
     return None if line is None else _LINE.sub(")", line)
 
 
