@@ -207,14 +207,15 @@ def _explained(
     if linked.recorded is not None:
         # What followed may not have been recorded.
         by_host = np.where(has, by_host, start)
-    found = [
-        *_by_host(linked, start, by_host, following, launches),
-        _unknown(by_host, unknown),
-        _queued(linked, launches, unknown, end, following),
-    ]
+    # Without a name for the parts: they take as much memory as what they are joined to.
     gap, begin, until, cause, span, awaited = _joined(
-        found, np.intp, np.int64, np.int64, np.uint8, np.int32, np.int32
-    )
+        [
+            *_by_host(linked, start, by_host, following, launches),
+            _unknown(by_host, unknown),
+            _queued(linked, launches, unknown, end, following),
+        ],
+        np.intp, np.int64, np.int64, np.uint8, np.int32, np.int32,
+    )  # fmt: skip
     following = following[gap]
     # After the last activity the host prepares none.
     cause[(cause == CAUSES.index("launch")) & (following < 0)] = CAUSES.index("other")
