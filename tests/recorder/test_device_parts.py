@@ -14,6 +14,7 @@ import pytest
 import torch
 import traces
 from cuda_jobs import run_job
+from gpu.parts.report import uses
 from real_data import DATA
 from recording import read_table, wait_recorded
 
@@ -100,6 +101,9 @@ def test_device_steps_phases_and_busy_times_are_those_of_the_views(
     by_kernels = gpu_use.use(gpu.kernels, gpu.spans, gpu.phases, until)
     by_parts = answers.summed_use(process, read_events(process, "kernels", "graphs"))
     assert by_parts == by_kernels
+    # As the suite of a machine with a GPU asks for them, over the whole run.
+    by_parts, whole = uses(tmp_path / "run")
+    assert 0 <= whole.recorded - by_parts.recorded <= 1
     assert set(by_kernels.idle_ns) > {"forward", "backward"}
     assert set(by_kernels.busy_phase_ns) == {"forward", "backward", "optimizer"}
 

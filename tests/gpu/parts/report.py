@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from gpu.part import Part, main, scratch
 
@@ -18,6 +19,8 @@ from gpu import recorded
 #: What the example and its report may take together, s.
 LONGEST = 90.0
 EPOCHS = {"cuda": 6, "cpu": 1}
+#: By steps and by kernels the same may take shares that differ so much.
+CLOSE = 0.02
 #: Tables of the report that a run with a GPU has.
 TABLES = ("Steps on the GPU", "GPUs", "Device phases, a step", "Kernels and copies")
 
@@ -46,6 +49,8 @@ def measure(part: Part) -> None:
             part.skipped(f"no {lacking}: the run is recorded, its report is to be made elsewhere")
             return
         report(part, run / "report.html")
+        if part.device == "cuda":
+            summed_up(part, run)
 
 
 def kept(part: Part, run: Path) -> None:
@@ -67,6 +72,41 @@ def report(part: Part, page: Path) -> None:
         found = sum(count for name, count in tables.items() if name.startswith(title))
         part.row(f"rows of the report's table {title}", found, "rows", target="> 0", met=found > 0)
     part.fact("rows of the report's tables", tables)
+
+
+def summed_up(part: Part, run: Path) -> None:
+    """Whether what was summed up of each step says of the GPU what its kernels say."""
+    by_steps, by_kernels = uses(run)
+    part.check("how the GPU was used was summed up by step", by_steps is not None)
+    if by_steps is None:
+        return
+    # The kernels of the last step of each window may have come too late for it.
+    lacking = by_kernels.recorded - by_steps.recorded
+    part.limited("recorded steps that were not summed up", lacking, "steps",
+                 max(1, by_kernels.intervals))  # fmt: skip
+    shares = [
+        {"busy": use.busy_ns, "exposed communication": use.exposed_ns, **use.idle_ns}
+        for use in (by_steps, by_kernels)
+    ]
+    apart = max(
+        abs((by_steps.share(shares[0].get(name, 0)) or 0)
+            - (by_kernels.share(shares[1].get(name, 0)) or 0))
+        for name in {*shares[0], *shares[1]}
+    )  # fmt: skip
+    part.limited("shares by steps and by kernels differ at most by", apart, "of the time", CLOSE)
+
+
+def uses(run: Path) -> tuple[Any, Any]:
+    """How the first rank's GPU was used, by what was summed up of its steps and by its kernels."""
+    from haiprof.analyzer import Analyzer
+    from haiprof.answers import gpu
+    from haiprof.answers.one_process import read_events
+    from haiprof.views.run import gpu_use
+
+    process = next(p for p in Analyzer(run).run.processes if p.rank is not None)
+    found = gpu.read_gpu(process)
+    by_kernels = gpu_use.use(found.kernels, found.spans, found.phases, found.typical)
+    return gpu.summed_use(process, read_events(process, "kernels", "graphs")), by_kernels
 
 
 def rows_of(page: str) -> dict[str, int]:
