@@ -35,6 +35,8 @@ RANKS_OF_HOST = 8
 SLOWER, NOISE = 1.2, 0.01
 #: Where the host's and the device's phases end, as shares of a step.
 PHASES = (("dataloader", 0.05), ("forward", 0.40), ("backward", 0.90), ("optimizer", 1.0))
+#: Rows of ``step_parts`` that only kernels tell.
+OF_KERNELS = ("busy", "communication", "exposed", "copying", "phase_busy", "idle")
 #: Least work between two collectives, ns.
 _LEAST_SECTION = 50_000
 _ELEMENTS = 1 << 20
@@ -184,7 +186,7 @@ class Job:
         write(folder, schema.KERNELS, kernels)
         rows = (np.arange(self.steps)[:, None] * count + met).ravel()
         ops = sorted(set(step.ops))
-        told_ops = np.array([ops.index(op) for op in step.ops])[which]
+        op_of = np.array([ops.index(op) for op in step.ops])[which]
         write(
             folder,
             schema.COLLECTIVES,
@@ -192,7 +194,7 @@ class Job:
                 "start": kernels["start"][rows],
                 "duration": kernels["duration"][rows],
                 "side": (np.zeros(len(rows), np.int64), ["device"]),
-                "op": (np.tile(told_ops, self.steps), ops),
+                "op": (np.tile(op_of, self.steps), ops),
                 "correlation": rows,
                 "group": (np.zeros(len(rows), np.int64), ["default_pg"]),
                 "group_size": np.full(len(rows), self.ranks),
@@ -273,7 +275,7 @@ class Job:
         of_device = [kind not in ("step", "phase", "other") for kind, *_ in rows]
         on_disk = np.ones((self.steps, len(rows)), np.bool_)
         # Of the last step not all kernels may have come.
-        measured = [row for row, (kind, *_) in enumerate(rows) if kinds.index(kind) > 4]
+        measured = [row for row, (kind, *_) in enumerate(rows) if kind in OF_KERNELS]
         on_disk[-1, measured] = False
         many = len(rows)
         device = pa.array(np.zeros(self.steps * many), mask=~np.tile(of_device, self.steps))

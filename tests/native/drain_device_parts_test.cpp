@@ -61,6 +61,22 @@ void recording(drain::Drain& drain, std::uint64_t time, bool begins) {
   drain.device_parts.add_recording(static_cast<std::int64_t>(begun + time), begins);
 }
 
+// So many steps of 100, each with a phase of 90.
+void forwards(std::uint32_t steps) {
+  for (std::uint32_t step = 0; step < steps; ++step)
+    phase("forward", step, 100 * step, 100 * step + 90);
+}
+
+// Another reader has taken what is there; the next one goes on from here.
+drain::Drain::Through taken_by_another() {
+  drain::Drain drain;
+  CHECK(drain.open(ring_path(), {}, {}).ok());
+  drain.drain(1000);
+  drain::Drain::Through through;
+  through["device_spans"][0] = through["kernels"][0] = drain.reader().position(0);
+  return through;
+}
+
 // Shows the drain a phase of the host, whose times would be the ring's clock.
 void host_phase(drain::Drain& drain, const char* name, std::uint64_t start, std::uint64_t end,
                 std::uint64_t number = 0) {
@@ -165,8 +181,7 @@ void busy_times_wait_for_kernels_that_come_late() {
   drain::Drain drain;
   CHECK(drain.open(ring_path(), {}, {}).ok());
   recording(drain, 0, true);
-  for (std::uint32_t step = 0; step < 4; ++step)
-    phase("forward", step, 100 * step, 100 * step + 90);
+  forwards(4);
   kernel("gemm", 10, 30);
   drain.drain(1000);
   CHECK_EQUAL(Rows(drain).of(PartKind::device_step), 0U);
@@ -190,8 +205,7 @@ void steps_in_which_kernels_were_not_recorded_are_not_idle() {
   CHECK(drain.open(ring_path(), {}, {}).ok());
   recording(drain, 100, true);
   recording(drain, 300, false);
-  for (std::uint32_t step = 0; step < 5; ++step)
-    phase("forward", step, 100 * step, 100 * step + 90);
+  forwards(5);
   // Its times are hardly known.
   phase("forward", 5, 500, 590, 80);
   for (std::uint64_t time = 0; time < 600; time += 10) kernel("gemm", time, time + 5);
@@ -218,15 +232,9 @@ void what_was_recorded_last_may_not_have_come() {
 
 void another_reader_leaves_out_what_it_knows_in_part() {
   const Ring ring;
-  drain::Drain::Through through;
-  {
-    drain::Drain first;
-    CHECK(first.open(ring_path(), {}, {}).ok());
-    phase("forward", 0, 10, 50);
-    kernel("gemm", 10, 140);
-    first.drain(1000);
-    through["device_spans"][0] = through["kernels"][0] = first.reader().position(0);
-  }
+  phase("forward", 0, 10, 50);
+  kernel("gemm", 10, 140);
+  const drain::Drain::Through through = taken_by_another();
   phase("backward", 0, 50, 90);
   phase("forward", 1, 100, 150);
   phase("forward", 2, 200, 250);
@@ -248,8 +256,7 @@ void kernels_that_never_come_are_not_waited_for() {
   CHECK(drain.open(ring_path(), {}, {}).ok());
   recording(drain, 0, true);
   kernel("gemm", 10, 20);
-  for (std::uint32_t step = 0; step < 3; ++step)
-    phase("forward", step, 100 * step, 100 * step + 90);
+  forwards(3);
   drain.drain(1000);
   CHECK_EQUAL(Rows(drain).of(PartKind::device_step), 0U);
   phase("forward", 3, 61 * kSecond, 62 * kSecond);
@@ -305,8 +312,7 @@ void a_step_waits_for_the_phase_that_the_host_is_in() {
   drain::Drain drain;
   CHECK(drain.open(ring_path(), {}, {}).ok());
   recording(drain, 0, true);
-  for (std::uint32_t step = 0; step < 4; ++step)
-    phase("forward", step, 100 * step, 100 * step + 90);
+  forwards(4);
   kernel("gemm", 500 + 3 * kSecond, 510 + 3 * kSecond);
   host_phase(drain, "forward", 0, 5);
   drain.drain(1000);
@@ -324,14 +330,8 @@ void a_step_waits_for_the_phase_that_the_host_is_in() {
 
 void another_reader_does_not_know_what_the_host_did_before() {
   const Ring ring;
-  drain::Drain::Through through;
-  {
-    drain::Drain first;
-    CHECK(first.open(ring_path(), {}, {}).ok());
-    phase("forward", 0, 10, 50);
-    first.drain(1000);
-    through["device_spans"][0] = first.reader().position(0);
-  }
+  phase("forward", 0, 10, 50);
+  const drain::Drain::Through through = taken_by_another();
   for (std::uint32_t step = 1; step < 4; ++step)
     phase("forward", step, 100 * step, 100 * step + 50);
   kernel("gemm", 340, 360);

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+import runs
 import torch
 import traces
 from cuda_jobs import run_job
@@ -18,7 +19,7 @@ from gpu.parts.report import uses
 from real_data import DATA
 from recording import read_table, wait_recorded
 
-from haiprof import _core
+from haiprof import _core, schema
 from haiprof.analyzer import Analyzer
 from haiprof.answers import gpu as answers
 from haiprof.answers.one_process import read_events
@@ -101,11 +102,25 @@ def test_device_steps_phases_and_busy_times_are_those_of_the_views(
     by_kernels = gpu_use.use(gpu.kernels, gpu.spans, gpu.phases, until)
     by_parts = answers.summed_use(process, read_events(process, "kernels", "graphs"))
     assert by_parts == by_kernels
-    # As the suite of a machine with a GPU asks for them, over the whole run.
-    by_parts, whole = uses(tmp_path / "run")
-    assert 0 <= whole.recorded - by_parts.recorded <= 1
     assert set(by_kernels.idle_ns) > {"forward", "backward"}
     assert set(by_kernels.busy_phase_ns) == {"forward", "backward", "optimizer"}
+
+    # As the suite of a machine with a GPU asks for them, over the whole run.
+    summed, whole = uses(tmp_path / "run")
+    assert summed == by_parts
+    assert 0 <= whole.recorded - summed.recorded <= 1
+
+    # Once the kernels were removed to stay below the limit, the same is known.
+    end_ns = int(gpu.kernels["start"].max()) + 1
+    (folder / "kernels-0.arrow").unlink()
+    removed = {"segments": 1, "rows": gpu.kernels.height, "bytes": 5, "until_ns": end_ns}
+    note = {"format": schema.THINNED_FORMAT, "version": "1.8", "limit_bytes": 1 << 30}
+    runs.write_json(
+        folder / schema.THINNED_FILE, {**note, "tables": {"kernels": removed}, "removing": []}
+    )
+    (summary,) = Analyzer(tmp_path / "run").summaries()[0]
+    assert [one.table for one in summary.process.thinned] == ["kernels"]
+    assert summary.gpu == by_parts
 
 
 NAMES = (
